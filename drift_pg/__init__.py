@@ -1,0 +1,44 @@
+"""Change your embedding model and keep your pgvector index."""
+
+from drift_pg.adapter import Adapter, Layer
+from drift_pg.composition import compose
+from drift_pg.database import (
+    activate,
+    deactivate,
+    downgrade,
+    drop_adapter,
+    load,
+    load_by_id,
+    register_column,
+    register_model,
+    store,
+    unregister_column,
+    unregister_model,
+    upgrade,
+    verify,
+)
+from drift_pg.errors import DriftError
+from drift_pg.families import fit
+from drift_pg.pairs import Pairs
+
+__all__ = [
+    "Adapter",
+    "DriftError",
+    "Layer",
+    "Pairs",
+    "activate",
+    "compose",
+    "deactivate",
+    "downgrade",
+    "drop_adapter",
+    "fit",
+    "load",
+    "load_by_id",
+    "register_column",
+    "register_model",
+    "store",
+    "unregister_column",
+    "unregister_model",
+    "upgrade",
+    "verify",
+]

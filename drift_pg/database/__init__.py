@@ -1,0 +1,21 @@
+"""What happens in PostgreSQL. The caller owns the connection and the transaction."""
+
+from drift_pg.database.adapters import activate, deactivate, drop_adapter, load, load_by_id, store, verify
+from drift_pg.database.install import downgrade, upgrade
+from drift_pg.database.registry import register_column, register_model, unregister_column, unregister_model
+
+__all__ = [
+    "activate",
+    "deactivate",
+    "downgrade",
+    "drop_adapter",
+    "load",
+    "load_by_id",
+    "register_column",
+    "register_model",
+    "store",
+    "unregister_column",
+    "unregister_model",
+    "upgrade",
+    "verify",
+]

@@ -1,0 +1,121 @@
+"""Registers models and embedding columns; the checks are the SQL functions' own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from psycopg import errors as pg_errors
+from psycopg import sql
+
+from drift_pg.database.connection import Connection, one, rows
+from drift_pg.errors import ColumnMissing, InvalidDefinition
+
+
+def register_model(conn: Connection, name: str, *, dimensions: int, normalized: bool = True) -> None:
+    """Register an embedding model; nothing happens if it is registered alike.
+
+    Args:
+        conn: a connection.
+        name: any text, such as "minilm-l6" or "vendor/model@2026-05".
+        dimensions: 1 to 4,000.
+        normalized: whether its vectors have unit length.
+
+    Raises:
+        AlreadyRegistered: the name is taken by another definition.
+        InvalidDefinition: the name is empty or the dimensions are out of range.
+    """
+    rows(conn, "SELECT drift.register_model(%s, %s::integer, %s)", [name, dimensions, normalized])
+
+
+def unregister_model(conn: Connection, name: str) -> None:
+    """Forget a model that nothing uses; raises UnknownModel or StillInUse."""
+    rows(conn, "SELECT drift.unregister_model(%s)", [name])
+
+
+def register_column(conn: Connection, relation: str, column: str, *, model: str, metric: str | None = None) -> None:
+    """Register a column as holding embeddings of a model. Call it again after its index changed.
+
+    Args:
+        conn: a connection.
+        relation: the table as SQL names it: 'public.docs', '"Weird Docs"'.
+        column: the column's name, unquoted.
+        model: the registered model that its vectors are of.
+        metric: cosine, inner_product, l2 or l1; None takes that of the column's index.
+
+    Raises:
+        ColumnMissing: no such table or column, or not of type vector or halfvec.
+        WrongDimensions: the column's are not the model's.
+        MetricUnknown: no index, or several, and no metric named.
+        UnknownModel, AlreadyRegistered
+    """
+    name = relation_name(conn, relation)
+    rows(conn, "SELECT drift.register_column(%s::regclass, %s, %s, %s)", [name, column, model, metric])
+
+
+def unregister_column(conn: Connection, relation: str, column: str) -> None:
+    """Forget an embedding column; the table is not touched. Raises UnknownColumn."""
+    name = relation if relation.isdigit() else relation_name(conn, relation)
+    rows(conn, "SELECT drift.unregister_column(%s::regclass, %s)", [name, column])
+
+
+def relation_name(conn: Connection, relation: str) -> str:
+    """The qualified, quoted name of a table that SQL would find under `relation`.
+
+    Raises:
+        ColumnMissing: there is none.
+        InvalidDefinition: it is not an SQL name.
+    """
+    try:
+        found = one(
+            conn,
+            "SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname) AS name FROM pg_catalog.pg_class c "
+            "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = pg_catalog.to_regclass(%s)",
+            [relation],
+        )
+    except IndexError:
+        raise ColumnMissing(
+            f"there is no table {relation}", hint="""name it as in SQL, with its schema: public.docs, '"Weird Docs"'"""
+        ) from None
+    except (pg_errors.InvalidName, pg_errors.SyntaxError) as error:
+        raise InvalidDefinition(f"{relation!r} is not the name of a table in SQL", detail=error.diag.message_primary) from error
+    return str(found.name)
+
+
+@dataclass(frozen=True)
+class ColumnName:
+    """A column as a person names it, resolved: `public.docs.embedding`, `"Weird Table"."Vec Col"`."""
+
+    schema: str
+    table: str
+    column: str
+
+    @classmethod
+    def resolve(cls, conn: Connection, text: str) -> ColumnName:
+        """Parse and look up.
+
+        Raises:
+            InvalidDefinition: not an SQL name of at least table and column.
+            ColumnMissing: there is no such table.
+        """
+        parts = re.findall(r'"(?:[^"]|"")+"|[^".]+', text)
+        if len(parts) not in (2, 3) or ".".join(parts) != text:
+            raise InvalidDefinition(f"{text!r} is not schema.table.column or table.column", hint="""quote odd names as in SQL: '"Weird Table"."Vec Col"'""")
+        relation = relation_name(conn, ".".join(parts[:-1]))
+        schema, table, column = one(
+            conn, "SELECT i[1] AS schema, i[2] AS table, (pg_catalog.parse_ident(%s))[1] AS column FROM pg_catalog.parse_ident(%s) AS i", [parts[-1], relation]
+        )
+        return cls(schema, table, column)
+
+    @property
+    def relation(self) -> sql.Identifier:
+        """The table, for composing."""
+        return sql.Identifier(self.schema, self.table)
+
+    @property
+    def relation_text(self) -> str:
+        """The table as SQL names it."""
+        return self.relation.as_string(None)
+
+    def __str__(self) -> str:
+        return sql.Identifier(self.schema, self.table, self.column).as_string(None)

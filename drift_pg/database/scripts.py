@@ -1,0 +1,151 @@
+"""Renders sql/ and migrations/ as one SQL script; what is printed for review is what is run."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from functools import cache
+from importlib.metadata import version
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from psycopg import sql
+
+from drift_pg import _assets
+
+LOCK = 0x64726966745F7067  # "drift_pg"
+BASE = "base"
+
+_PROLOGUE = """\
+-- drift_pg {version}: schema drift from revision {start} to {end}.
+DO $$ BEGIN PERFORM pg_advisory_xact_lock({lock}); END $$;
+SET LOCAL search_path = pg_catalog, drift, {vector}, pg_temp;
+SET LOCAL client_min_messages = warning;
+"""
+
+_EXPECT_NOTHING = """
+DO $$ BEGIN
+    IF to_regclass('drift.alembic_version') IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'VD031',
+            MESSAGE = 'schema drift is already installed in this database',
+            HINT = 'For the SQL of an upgrade, name the revision it is at: drift-pg upgrade --sql --from REVISION';
+    ELSIF EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace('drift')) THEN
+        RAISE EXCEPTION USING ERRCODE = 'VD020',
+            MESSAGE = 'this database has a schema drift that belongs to something else',
+            HINT = 'drift_pg needs that name: ALTER SCHEMA drift RENAME TO another_name;';
+    ELSIF to_regnamespace('drift') IS NULL THEN
+        CREATE SCHEMA drift;
+    END IF;
+END $$;
+"""
+
+_EXPECT_REVISION = """
+DO $$ DECLARE found text; BEGIN
+    SELECT version_num INTO found FROM drift.alembic_version;
+    IF found IS DISTINCT FROM {start} THEN
+        RAISE EXCEPTION USING ERRCODE = 'VD031',
+            MESSAGE = format('schema drift is at revision %L, this script starts at %L', found, {start}),
+            HINT = 'drift-pg status; then drift-pg upgrade --sql --from REVISION';
+    END IF;
+END $$;
+"""
+
+_KEEP_ADAPTERS = """
+DO $$ DECLARE stored bigint; BEGIN
+    SELECT count(*) INTO stored FROM drift.adapter;
+    IF stored > 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'VD022',
+            MESSAGE = format('schema drift holds %s adapters, which this downgrade would destroy', stored),
+            HINT = 'Keep them as files first: drift-pg export ID FILE; then drift-pg downgrade --destroy-adapters';
+    END IF;
+END $$;
+"""
+
+_DROP_FUNCTIONS = """
+DO $$ DECLARE command text; BEGIN
+    FOR command IN
+        SELECT format('DROP VIEW %s CASCADE', oid::regclass) FROM pg_class WHERE relnamespace = to_regnamespace('drift') AND relkind = 'v'
+        UNION ALL
+        SELECT format('DROP FUNCTION %s', oid::regprocedure) FROM pg_proc WHERE pronamespace = to_regnamespace('drift')
+    LOOP
+        EXECUTE replace(command, 'DROP VIEW', 'DROP VIEW IF EXISTS');
+    END LOOP;
+END $$;
+"""
+
+_DROP_SCHEMA = """
+DROP TABLE IF EXISTS drift.alembic_version;
+DROP SCHEMA drift;
+"""
+
+
+@cache
+def _directory() -> ScriptDirectory:
+    return ScriptDirectory(str(_assets.folder("migrations")))
+
+
+def revisions() -> list[str]:
+    """All revisions, oldest first."""
+    return [script.revision for script in reversed(list(_directory().walk_revisions()))]
+
+
+def head() -> str:
+    """The revision that this package installs."""
+    return revisions()[-1]
+
+
+@cache
+def functions_version() -> str:
+    """What `drift.version()` returns: the package's version and a digest of sql/."""
+    texts = "".join(path.read_text("utf-8") for path in _sql_files())
+    return f"{version('drift-pg')} ({hashlib.sha256(texts.encode()).hexdigest()[:12]})"
+
+
+def _sql_files() -> list[_assets.Path]:
+    """views.sql comes last: views are checked when they are created, function bodies when they run."""
+    return sorted(_assets.folder("sql").glob("*.sql"), key=lambda path: (path.stem == "views", path.stem))
+
+
+def functions_sql(vector: str) -> str:
+    """All functions and views, for a pgvector in that schema."""
+    variables = {':"pgvector"': sql.Identifier(vector).as_string(None), ":'version'": sql.Literal(functions_version()).as_string(None)}
+    text = "\n".join(path.read_text("utf-8") for path in _sql_files())
+    return re.sub(r""":"pgvector"|:'version'""", lambda match: variables[match.group()], text)
+
+
+def _migrations(start: str, end: str, *, down: bool = False) -> str:
+    output = io.StringIO()
+    config = Config(output_buffer=output)
+    config.set_main_option("script_location", str(_assets.folder("migrations")).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    (command.downgrade if down else command.upgrade)(config, f"{start}:{end}", sql=True)
+    return output.getvalue()
+
+
+def _prologue(start: str, end: str, vector: str) -> str:
+    identifier = sql.Identifier(vector).as_string(None)
+    return _PROLOGUE.format(version=version("drift-pg"), start=start, end=end, lock=LOCK, vector=identifier)
+
+
+def _expect(start: str) -> str:
+    if start == BASE:
+        return _EXPECT_NOTHING
+    return _EXPECT_REVISION.replace("{start}", sql.Literal(start).as_string(None))
+
+
+def upgrade_script(vector: str, start: str = BASE, end: str | None = None) -> str:
+    """SQL that brings schema drift from revision `start` to `end` and re-creates its functions."""
+    end = end or head()
+    tables = "" if start == end else _migrations(start, end)
+    functions = functions_sql(vector) if end == head() else ""
+    return _prologue(start, end, vector) + _expect(start) + tables + functions
+
+
+def downgrade_script(vector: str, start: str, end: str = BASE, *, destroy_adapters: bool = False) -> str:
+    """SQL that takes schema drift back from `start` to `end`; at the base nothing of it is left."""
+    keeps_adapters = end in revisions() and revisions().index(end) >= revisions().index("0002")
+    guard = "" if destroy_adapters or keeps_adapters or revisions().index(start) < revisions().index("0002") else _KEEP_ADAPTERS
+    schema = _DROP_SCHEMA if end == BASE else ""
+    return _prologue(start, end, vector) + _expect(start) + guard + _DROP_FUNCTIONS + _migrations(start, end, down=True) + schema

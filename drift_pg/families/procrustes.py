@@ -1,0 +1,48 @@
+"""Orthogonal Procrustes: the rotation that brings one space closest to the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from drift_pg.adapter import Adapter, Float32
+from drift_pg.families.base import Centred, adapter_of, affine_layer
+from drift_pg.pairs import Pairs
+
+
+@dataclass(frozen=True)
+class Procrustes:
+    """y = S Rᵀ(x − x̄) + ȳ with orthogonal R: U Vᵀ from the SVD of the cross-covariance.
+
+    R minimises ‖X R − Y‖ over orthogonal matrices (Schönemann, 1966); between spaces of different
+    dimensions its rows or columns are orthonormal. S is the diagonal scaling matrix of Drift-Adapter
+    (EMNLP 2025, section 3), here in closed form: per output dimension, the least-squares scale.
+
+    Attributes:
+        centre: fit around the means of both spaces, which lie far from zero for most text models.
+        diagonal_scaling: whether S is fitted, or 1.
+    """
+
+    centre: bool = True
+    diagonal_scaling: bool = False
+
+    def fit(self, pairs: Pairs, *, seed: int = 0) -> Adapter:  # noqa: ARG002 (nothing is drawn)
+        """Fit in closed form; one layer."""
+        x, y = Centred.of(pairs.source, centre=self.centre), Centred.of(pairs.target, centre=self.centre)
+        rotation = orthogonal_map(x.values, y.values)
+        if self.diagonal_scaling:
+            rotation = rotation * diagonal_scale(x.values @ rotation, y.values)
+        return adapter_of(pairs, affine_layer(rotation, y.mean - x.mean @ rotation))
+
+
+def orthogonal_map(x: Float32, y: Float32) -> Float32:
+    """The (m, k) matrix with orthonormal rows or columns that brings x @ R closest to y."""
+    u, _, vt = np.linalg.svd(x.T @ y, full_matrices=False)
+    return np.asarray(u @ vt, dtype=np.float32)
+
+
+def diagonal_scale(z: Float32, y: Float32) -> Float32:
+    """(k,): the scale of each dimension of z that brings it closest to y in the least-squares sense."""
+    energy = np.einsum("nd,nd->d", z, z)
+    return np.asarray(np.einsum("nd,nd->d", z, y) / np.maximum(energy, np.finfo(np.float32).tiny), dtype=np.float32)
