@@ -33,12 +33,12 @@ MAX_DIMENSIONS = 4000
 
 def gelu(h: Float32) -> Float32:
     """Gaussian error linear unit in its tanh form (Hendrycks & Gimpel, 2016), elementwise."""
-    return cast(Float32, 0.5 * h * (1 + np.tanh(0.7978845608028654 * (h + 0.044715 * h * h * h))))
+    return np.asarray(0.5 * h * (1 + np.tanh(0.7978845608028654 * (h + 0.044715 * h * h * h))), dtype=np.float32)
 
 
-def lengths(h: Float32) -> Float32:
+def lengths(h: Float32) -> NDArray[np.float64]:
     """Euclidean lengths of rows, (n, d) -> (n,), in double precision so that no square overflows."""
-    return cast(Float32, np.sqrt(np.einsum("nd,nd->n", h, h, dtype=np.float64)))
+    return np.asarray(np.sqrt(np.einsum("nd,nd->n", h, h, dtype=np.float64)))
 
 
 def unit(h: Float32) -> Float32:
@@ -49,15 +49,12 @@ def unit(h: Float32) -> Float32:
     """
     if h.ndim == 1:
         length = math.sqrt(h.dot(h))
-        if 0 < length < math.inf:
-            return h * np.float32(1 / length)
-        h = h[None]
-        return unit(h)[0]
-    length = lengths(h)
-    if not length.all():
-        where = int(np.argmin(length))
-        raise InvalidVector(f"vector {where} has zero length, so no direction")
-    return cast(Float32, h / length[:, None].astype(np.float32))
+        # A square that over- or underflows is left to the rows' double precision.
+        return h * np.float32(1 / length) if 1e-15 < length < math.inf else unit(h[None])[0]
+    row_lengths = lengths(h)
+    if not row_lengths.all():
+        raise InvalidVector(f"vector {int(np.argmin(row_lengths))} has zero length, so no direction")
+    return np.asarray(h / row_lengths[:, None], dtype=np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +151,9 @@ class Adapter:
         object.__setattr__(self, "layers", tuple(self.layers))
         for side, dimensions in (("source", self.source_dimensions), ("target", self.target_dimensions)):
             if not 1 <= dimensions <= MAX_DIMENSIONS:
-                raise InvalidDefinition(f"an adapter's {side} has {dimensions} dimensions, allowed are 1 to {MAX_DIMENSIONS}")
+                raise InvalidDefinition(
+                    f"an adapter's {side} has {dimensions} dimensions, allowed are 1 to {MAX_DIMENSIONS}"
+                )
         self._check_routing()
         for expert in self.experts or (None,):
             self._check_path(expert)
@@ -173,7 +172,9 @@ class Adapter:
         """Follow the dimensions through one expert's layers."""
         path = self.path(expert)
         if not path:
-            raise InvalidDefinition("an adapter needs at least one layer" + (f" for expert {expert}" if expert is not None else ""))
+            raise InvalidDefinition(
+                "an adapter needs at least one layer" + (f" for expert {expert}" if expert is not None else "")
+            )
         width = self.source_dimensions
         if self.experts and self.layers[0].inputs != width:
             raise InvalidDefinition(f"the route layer takes {self.layers[0].inputs} inputs, the adapter has {width}")
@@ -183,7 +184,9 @@ class Adapter:
                 raise InvalidDefinition(f"layer {position} takes {layer.inputs} inputs, it is given {expected}")
             width = layer.outputs
         if width != self.target_dimensions:
-            raise InvalidDefinition(f"the last layer has {width} outputs, the adapter's target {self.target_dimensions} dimensions")
+            raise InvalidDefinition(
+                f"the last layer has {width} outputs, the adapter's target {self.target_dimensions} dimensions"
+            )
 
     @cached_property
     def experts(self) -> range:
@@ -193,7 +196,9 @@ class Adapter:
 
     def path(self, expert: int | None) -> list[tuple[int, Layer]]:
         """The layers that run for one expert, with their positions."""
-        return [(i, layer) for i, layer in enumerate(self.layers) if not layer.is_route and layer.expert in (None, expert)]
+        return [
+            (i, layer) for i, layer in enumerate(self.layers) if not layer.is_route and layer.expert in (None, expert)
+        ]
 
     @cached_property
     def _paths(self) -> list[list[Layer]]:
@@ -213,7 +218,9 @@ class Adapter:
         """
         x = np.asarray(x, dtype=np.float32)
         if not 1 <= x.ndim <= 2 or x.shape[-1] != self.source_dimensions:
-            raise WrongDimensions(f"input has shape {x.shape}, the adapter takes ({self.source_dimensions},) or (n, {self.source_dimensions})")
+            raise WrongDimensions(
+                f"input has shape {x.shape}, the adapter takes ({self.source_dimensions},) or (n, {self.source_dimensions})"
+            )
         # The sum is finite wherever the parts are, except on overflow, which the second look sorts out.
         if not math.isfinite(x.sum()) and not np.isfinite(x).all():
             raise InvalidVector("input holds NaN or infinity")
@@ -252,7 +259,9 @@ class Adapter:
         The database computes the same from the rows it stores (`drift.checksum`).
         """
         flag = "t" if self.normalize_input else "f"
-        digest = hashlib.sha256(f"{artifact.FORMAT}\n{self.source_dimensions} {self.target_dimensions} {flag}\n".encode())
+        digest = hashlib.sha256(
+            f"{artifact.FORMAT}\n{self.source_dimensions} {self.target_dimensions} {flag}\n".encode()
+        )
         for position, layer in enumerate(self.layers):
             digest.update(layer.header(position))
             digest.update(layer.weights.astype(">f4").tobytes())

@@ -73,8 +73,7 @@ def _without_input_layers(second: Adapter) -> list[Layer]:
         path = [layer for _, layer in second.path(expert)]
         wanted = max((i for i, layer in enumerate(path) if layer.takes_input), default=0)
         layers += [
-            replace(layer, expert=expert)
-            for layer in _carry(path[:wanted], path[wanted], second.source_dimensions)
+            replace(layer, expert=expert) for layer in _carry(path[:wanted], path[wanted], second.source_dimensions)
         ]
         layers += [replace(layer, expert=expert) for layer in path[wanted + 1 :]]
     return layers
@@ -85,7 +84,9 @@ def _carry(before: list[Layer], taker: Layer, width: int) -> list[Layer]:
     if not before:
         return [_without_input(taker, width)]
     if any(layer.normalize or layer.takes_input for layer in before):
-        raise InvalidDefinition("the second adapter's layers normalize or take the input more than once before the last that takes it")
+        raise InvalidDefinition(
+            "the second adapter's layers normalize or take the input more than once before the last that takes it"
+        )
     carried: list[Layer] = []
     signs: list[float] = [1.0]  # x arrives as these multiples, side by side, to be summed with the same signs
     for position, layer in enumerate(before):
@@ -99,7 +100,10 @@ def _carry(before: list[Layer], taker: Layer, width: int) -> list[Layer]:
     hidden = taker.inputs - width
     seen, bias = taker.weights[:, :-1], taker.weights[:, -1:]
     by_sign = [sign * seen[:, hidden:] for sign in signs]
-    return [*carried, replace(taker, weights=np.hstack([seen[:, :hidden], *by_sign, bias]), takes_input=False)]
+    return [
+        *carried,
+        replace(taker, weights=np.hstack([seen[:, :hidden], *by_sign, bias]), takes_input=False),
+    ]
 
 
 def _without_input(layer: Layer, width: int) -> Layer:
@@ -116,13 +120,14 @@ def _widened(matrix: Float32, extra: int) -> Float32:
 
 def _restore(hidden: int, signs: list[float], width: int) -> Float32:
     """The rows that give x again from [h ; s_1 x' ; s_2 x' …]."""
-    return np.hstack([np.zeros((width, hidden)), *(sign * np.eye(width) for sign in signs)]).astype(np.float32)
+    rows = np.hstack([np.zeros((width, hidden)), *(sign * np.eye(width) for sign in signs)])
+    return np.asarray(rows, dtype=np.float32)
 
 
 def _product(after: Float32, before: Float32) -> Float32:
     """Weights of the affine layer `after` applied to `before`, in double precision."""
     lifted = np.vstack([before.astype(np.float64), np.append(np.zeros(before.shape[1] - 1), 1.0)])
-    return (after.astype(np.float64) @ lifted).astype(np.float32)
+    return np.asarray(after.astype(np.float64) @ lifted, dtype=np.float32)
 
 
 def _folded(layers: list[Layer]) -> list[Layer]:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,7 +43,9 @@ class Pairs:
         object.__setattr__(self, "source", _checked("source", self.source))
         object.__setattr__(self, "target", _checked("target", self.target))
         if len(self.source) != len(self.target):
-            raise WrongDimensions(f"{len(self.source)} source vectors and {len(self.target)} target vectors are no pairs")
+            raise WrongDimensions(
+                f"{len(self.source)} source vectors and {len(self.target)} target vectors are no pairs"
+            )
         if len(self) < MINIMUM:
             raise TooFewPairs(f"{len(self)} pairs; at least {MINIMUM} are needed, {RECOMMENDED_MINIMUM:,} recommended")
         if self.keys is not None:
@@ -147,9 +149,9 @@ def _checked(side: str, vectors: ArrayLike) -> Float32:
         raise WrongDimensions(f"{side} vectors have shape {array.shape}, expected (n, d) with 1 ≤ d ≤ {MAX_DIMENSIONS}")
     _refuse(side, ~np.isfinite(array).all(axis=1), "holds NaN or infinity")
     _refuse(side, lengths(array) == 0, "has zero length: was its text empty?")
-    return cast(Float32, array)
+    return array
 
 
-def _refuse(side: str, bad: NDArray[np.bool_], why: str) -> None:
+def _refuse(side: str, bad: Any, why: str) -> None:
     if bad.any():
         raise InvalidVector(f"{side} vector {int(bad.argmax())} {why} ({int(bad.sum())} of {len(bad)} rows)")

@@ -27,7 +27,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'VD020',
             MESSAGE = format('model %L is registered with %s dimensions, normalized %s; it cannot also have %s dimensions, normalized %s',
-                             name, known.dimensions, known.normalized, dimensions, normalized),
+                             name, known.dimensions, known.normalized::text, dimensions, normalized::text),
             HINT = 'A changed model is another model: register it under a name of its own, such as its version.';
     END IF;
 END

@@ -57,7 +57,14 @@ def store(conn: Connection, adapter: Adapter, *, source: str, target: str) -> in
                 conn,
                 "INSERT INTO drift.adapter (source, target, family, normalize_input, checksum, details) "
                 "VALUES (%s, %s, %s, %s, %s, %s) RETURNING id",
-                [source, target, adapter.family, adapter.normalize_input, bytes.fromhex(adapter.checksum), Jsonb(dict(adapter.details))],
+                [
+                    source,
+                    target,
+                    adapter.family,
+                    adapter.normalize_input,
+                    bytes.fromhex(adapter.checksum),
+                    Jsonb(dict(adapter.details)),
+                ],
             ).id
         )
         _store_layers(conn, stored, adapter)
@@ -68,7 +75,17 @@ def store(conn: Connection, adapter: Adapter, *, source: str, target: str) -> in
         rows(
             conn,
             "INSERT INTO drift.event (action, subject, details) VALUES ('store', %s, %s)",
-            [str(stored), Jsonb({"source": source, "target": target, "family": adapter.family, "checksum": adapter.checksum})],
+            [
+                str(stored),
+                Jsonb(
+                    {
+                        "source": source,
+                        "target": target,
+                        "family": adapter.family,
+                        "checksum": adapter.checksum,
+                    }
+                ),
+            ],
         )
     return stored
 
@@ -76,7 +93,10 @@ def store(conn: Connection, adapter: Adapter, *, source: str, target: str) -> in
 def _check_models(conn: Connection, adapter: Adapter, source: str, target: str) -> None:
     if source == target:
         raise UnknownModel(f"an adapter joins two models, source and target are both {source!r}")
-    for side, model, dimensions in (("source", source, adapter.source_dimensions), ("target", target, adapter.target_dimensions)):
+    for side, model, dimensions in (
+        ("source", source, adapter.source_dimensions),
+        ("target", target, adapter.target_dimensions),
+    ):
         registered = one(conn, "SELECT drift.model_dimensions(%s) AS n", [model]).n
         if registered != dimensions:
             raise WrongDimensions(
@@ -130,9 +150,15 @@ def load(conn: Connection, *, source: str, target: str) -> Adapter:
         NoActiveAdapter: none is active.
         VerificationFailed: its weights are not those of its checksum.
     """
-    found = rows(conn, "SELECT id FROM drift.adapter WHERE source = %s AND target = %s AND status = 'active'", [source, target])
+    found = rows(
+        conn,
+        "SELECT id FROM drift.adapter WHERE source = %s AND target = %s AND status = 'active'",
+        [source, target],
+    )
     if not found:
-        raise NoActiveAdapter(f"no adapter from model {source!r} to model {target!r} is active", hint="drift-pg adapters")
+        raise NoActiveAdapter(
+            f"no adapter from model {source!r} to model {target!r} is active", hint="drift-pg adapters"
+        )
     return load_by_id(conn, found[0].id)
 
 
@@ -148,17 +174,32 @@ def load_by_id(conn: Connection, adapter_id: int) -> Adapter:
         raise UnknownAdapter(f"there is no adapter {adapter_id}", hint="drift-pg adapters")
     this = found[0]
     with translated():
-        layers = tuple(_load_layer(conn, row) for row in rows(conn, "SELECT * FROM drift.adapter_layer WHERE adapter_id = %s ORDER BY position", [adapter_id]))
+        layers = tuple(
+            _load_layer(conn, row)
+            for row in rows(
+                conn,
+                "SELECT * FROM drift.adapter_layer WHERE adapter_id = %s ORDER BY position",
+                [adapter_id],
+            )
+        )
     adapter = Adapter(layers, this.m, this.k, this.normalize_input, this.family, this.details)
     if adapter.checksum != this.checksum:
-        raise VerificationFailed(f"adapter {adapter_id}'s weights are not those of its checksum", hint=f"drift-pg verify {adapter_id}")
+        raise VerificationFailed(
+            f"adapter {adapter_id}'s weights are not those of its checksum",
+            hint=f"drift-pg verify {adapter_id}",
+        )
     return adapter
 
 
 def _load_layer(conn: Connection, row: Any) -> Layer:
-    loaded = weights.read(conn, row.adapter_id, row.position, row.outputs, row.inputs + 1, row.blocks, row.block_columns)
+    loaded = weights.read(
+        conn, row.adapter_id, row.position, row.outputs, row.inputs + 1, row.blocks, row.block_columns
+    )
     if loaded is None:
-        raise VerificationFailed(f"adapter {row.adapter_id} is incomplete: layer {row.position} lacks rows of weights", hint=f"drift-pg verify {row.adapter_id}")
+        raise VerificationFailed(
+            f"adapter {row.adapter_id} is incomplete: layer {row.position} lacks rows of weights",
+            hint=f"drift-pg verify {row.adapter_id}",
+        )
     return Layer(loaded, row.activation, row.takes_input, row.normalize, row.expert, row.is_route)
 
 

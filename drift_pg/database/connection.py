@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -13,7 +13,12 @@ from psycopg.rows import namedtuple_row
 from drift_pg import errors
 from drift_pg.errors import ConnectionLost, DriftError, NotInstalled, PermissionDenied
 
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
+
 Connection = psycopg.Connection[Any]
+Query: TypeAlias = "LiteralString | sql.Composed"
+"""Literals of this package, or composed from them: what a user gives is never formatted into a query."""
 
 
 def _subclasses(cls: type[DriftError]) -> Iterator[type[DriftError]]:
@@ -23,7 +28,7 @@ def _subclasses(cls: type[DriftError]) -> Iterator[type[DriftError]]:
 
 
 BY_SQLSTATE = {cls.sqlstate: cls for cls in _subclasses(errors.DriftError) if cls.sqlstate}
-_ABSENT = {"3F000": "schema", "42P01": "table", "42883": "function"}
+_ABSENT = {"3F000", "42P01", "42883"}  # schema, table, function
 
 
 def translate(error: psycopg.Error) -> DriftError | None:
@@ -33,12 +38,18 @@ def translate(error: psycopg.Error) -> DriftError | None:
         hint = report.message_hint
         if error.sqlstate == PermissionDenied.sqlstate and not hint:
             hint = "GRANT USAGE ON SCHEMA drift TO the role; GRANT SELECT ON ALL TABLES IN SCHEMA drift TO the role;"
-        return BY_SQLSTATE[error.sqlstate](report.message_primary or str(error), detail=report.message_detail, hint=hint)
+        return BY_SQLSTATE[error.sqlstate](
+            report.message_primary or str(error), detail=report.message_detail, hint=hint
+        )
     if error.sqlstate in _ABSENT and "drift" in (report.message_primary or ""):
         return NotInstalled(
-            f"this database has no schema drift, or an old one: {report.message_primary}", hint="drift-pg upgrade"
+            f"this database has no schema drift, or an old one: {report.message_primary}",
+            hint="drift-pg upgrade",
         )
-    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and (error.sqlstate or "08000")[:2] in ("08", "57"):
+    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and (error.sqlstate or "08000")[:2] in (
+        "08",
+        "57",
+    ):
         return ConnectionLost(
             f"the connection to the database failed: {str(error).strip()}",
             hint="nothing that was not committed has been kept; run the same command again",
@@ -58,15 +69,15 @@ def translated() -> Iterator[None]:
         raise ours from error
 
 
-def rows(conn: Connection, query: sql.SQL | sql.Composed | str, parameters: Sequence[object] | None = None) -> list[Any]:
+def rows(conn: Connection, query: Query, parameters: Sequence[object] | None = None) -> list[Any]:
     """Run a query and return its rows as named tuples, whatever the connection's row factory."""
-    statement = sql.SQL(query) if isinstance(query, str) else query  # type: ignore[arg-type]  # literals of this package only
+    statement = sql.SQL(query) if isinstance(query, str) else query
     with translated(), conn.cursor(row_factory=namedtuple_row) as cursor:
         cursor.execute(statement, parameters)
         return cursor.fetchall() if cursor.description else []
 
 
-def one(conn: Connection, query: sql.SQL | sql.Composed | str, parameters: Sequence[object] | None = None) -> Any:
+def one(conn: Connection, query: Query, parameters: Sequence[object] | None = None) -> Any:
     """The single row of a query."""
     return rows(conn, query, parameters)[0]
 
@@ -77,7 +88,10 @@ def vector_schema(conn: Connection) -> str:
     Raises:
         NotInstalled: pgvector is not in this database, or is older than 0.7.
     """
-    found = rows(conn, "SELECT n.nspname, e.extversion FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'")
+    found = rows(
+        conn,
+        "SELECT n.nspname, e.extversion FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'",
+    )
     if not found:
         database = one(conn, "SELECT current_database() AS name").name
         raise NotInstalled(f"database {database!r} has no pgvector", hint="CREATE EXTENSION vector;")

@@ -60,7 +60,9 @@ def downgrade(conn: Connection, *, to: str = scripts.BASE, destroy_adapters: boo
             raise NotInstalled("this database has no schema drift", hint="drift-pg upgrade")
         earlier = [scripts.BASE, *scripts.revisions()[: scripts.revisions().index(start)]]
         if to not in earlier:
-            raise InvalidInput(f"schema drift is at revision {start}, {to!r} is not before it; earlier: {', '.join(earlier)}")
+            raise InvalidInput(
+                f"schema drift is at revision {start}, {to!r} is not before it; earlier: {', '.join(earlier)}"
+            )
         _run(conn, scripts.downgrade_script(vector, start, to, destroy_adapters=destroy_adapters))
     return start, to
 

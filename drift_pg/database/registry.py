@@ -75,11 +75,17 @@ def relation_name(conn: Connection, relation: str) -> str:
         )
     except IndexError:
         raise ColumnMissing(
-            f"there is no table {relation}", hint="""name it as in SQL, with its schema: public.docs, '"Weird Docs"'"""
+            f"there is no table {relation}",
+            hint="""name it as in SQL, with its schema: public.docs, '"Weird Docs"'""",
         ) from None
     except (pg_errors.InvalidName, pg_errors.SyntaxError) as error:
-        raise InvalidDefinition(f"{relation!r} is not the name of a table in SQL", detail=error.diag.message_primary) from error
+        raise InvalidDefinition(
+            f"{relation!r} is not the name of a table in SQL", detail=error.diag.message_primary
+        ) from error
     return str(found.name)
+
+
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -100,10 +106,15 @@ class ColumnName:
         """
         parts = re.findall(r'"(?:[^"]|"")+"|[^".]+', text)
         if len(parts) not in (2, 3) or ".".join(parts) != text:
-            raise InvalidDefinition(f"{text!r} is not schema.table.column or table.column", hint="""quote odd names as in SQL: '"Weird Table"."Vec Col"'""")
+            raise InvalidDefinition(
+                f"{text!r} is not schema.table.column or table.column",
+                hint="""quote odd names as in SQL: '"Weird Table"."Vec Col"'""",
+            )
         relation = relation_name(conn, ".".join(parts[:-1]))
         schema, table, column = one(
-            conn, "SELECT i[1] AS schema, i[2] AS table, (pg_catalog.parse_ident(%s))[1] AS column FROM pg_catalog.parse_ident(%s) AS i", [parts[-1], relation]
+            conn,
+            "SELECT i[1] AS schema, i[2] AS table, (pg_catalog.parse_ident(%s))[1] AS column FROM pg_catalog.parse_ident(%s) AS i",
+            [parts[-1], relation],
         )
         return cls(schema, table, column)
 
@@ -118,4 +129,11 @@ class ColumnName:
         return self.relation.as_string(None)
 
     def __str__(self) -> str:
-        return sql.Identifier(self.schema, self.table, self.column).as_string(None)
+        """As a person writes it: quoted only where SQL needs it."""
+        return ".".join(
+            part if _PLAIN.fullmatch(part) else sql.Identifier(part).as_string(None) for part in self._parts
+        )
+
+    @property
+    def _parts(self) -> tuple[str, str, str]:
+        return self.schema, self.table, self.column

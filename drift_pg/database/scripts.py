@@ -7,6 +7,7 @@ import io
 import re
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
@@ -103,14 +104,17 @@ def functions_version() -> str:
     return f"{version('drift-pg')} ({hashlib.sha256(texts.encode()).hexdigest()[:12]})"
 
 
-def _sql_files() -> list[_assets.Path]:
+def _sql_files() -> list[Path]:
     """views.sql comes last: views are checked when they are created, function bodies when they run."""
     return sorted(_assets.folder("sql").glob("*.sql"), key=lambda path: (path.stem == "views", path.stem))
 
 
 def functions_sql(vector: str) -> str:
     """All functions and views, for a pgvector in that schema."""
-    variables = {':"pgvector"': sql.Identifier(vector).as_string(None), ":'version'": sql.Literal(functions_version()).as_string(None)}
+    variables = {
+        ':"pgvector"': sql.Identifier(vector).as_string(None),
+        ":'version'": sql.Literal(functions_version()).as_string(None),
+    }
     text = "\n".join(path.read_text("utf-8") for path in _sql_files())
     return re.sub(r""":"pgvector"|:'version'""", lambda match: variables[match.group()], text)
 
@@ -146,6 +150,17 @@ def upgrade_script(vector: str, start: str = BASE, end: str | None = None) -> st
 def downgrade_script(vector: str, start: str, end: str = BASE, *, destroy_adapters: bool = False) -> str:
     """SQL that takes schema drift back from `start` to `end`; at the base nothing of it is left."""
     keeps_adapters = end in revisions() and revisions().index(end) >= revisions().index("0002")
-    guard = "" if destroy_adapters or keeps_adapters or revisions().index(start) < revisions().index("0002") else _KEEP_ADAPTERS
+    guard = (
+        ""
+        if destroy_adapters or keeps_adapters or revisions().index(start) < revisions().index("0002")
+        else _KEEP_ADAPTERS
+    )
     schema = _DROP_SCHEMA if end == BASE else ""
-    return _prologue(start, end, vector) + _expect(start) + guard + _DROP_FUNCTIONS + _migrations(start, end, down=True) + schema
+    return (
+        _prologue(start, end, vector)
+        + _expect(start)
+        + guard
+        + _DROP_FUNCTIONS
+        + _migrations(start, end, down=True)
+        + schema
+    )

@@ -21,6 +21,11 @@ _SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = b"\xff\xff"
 _COPY_IN = "COPY drift.adapter_weight (adapter_id, layer, block, output, weights) FROM STDIN (FORMAT binary)"
 
+_COPY_OUT = (
+    "COPY (SELECT adapter_id, layer, block, output, weights FROM drift.adapter_weight "
+    "WHERE adapter_id = %s AND layer = %s AND block = %s ORDER BY output) TO STDOUT (FORMAT binary)"
+)
+
 
 def blocks_of(layer: Layer) -> int:
     """How many rows each output of the layer has."""
@@ -32,7 +37,15 @@ def _record(columns: int) -> np.dtype[np.void]:
     fields: list[Any] = [("fields", ">i2")]
     for name, kind in (("adapter_id", ">i8"), ("layer", ">i4"), ("block", ">i4"), ("output", ">i4")):
         fields += [(f"{name}_length", ">i4"), (name, kind)]
-    return np.dtype([*fields, ("weights_length", ">i4"), ("dimensions", ">i2"), ("unused", ">i2"), ("weights", ">f4", (columns,))])
+    return np.dtype(
+        [
+            *fields,
+            ("weights_length", ">i4"),
+            ("dimensions", ">i2"),
+            ("unused", ">i2"),
+            ("weights", ">f4", (columns,)),
+        ]
+    )
 
 
 def _rows(adapter_id: int, position: int, block: int, weights: Float32) -> bytes:
@@ -60,7 +73,15 @@ def write(conn: Connection, adapter_id: int, layers: tuple[Layer, ...]) -> None:
         copy.write(_TRAILER)
 
 
-def read(conn: Connection, adapter_id: int, position: int, outputs: int, columns: int, blocks: int, block_columns: int) -> Float32 | None:
+def read(
+    conn: Connection,
+    adapter_id: int,
+    position: int,
+    outputs: int,
+    columns: int,
+    blocks: int,
+    block_columns: int,
+) -> Float32 | None:
     """One layer's weights (outputs, columns), or None if rows are missing."""
     parts = []
     for block in range(blocks):
@@ -73,12 +94,7 @@ def read(conn: Connection, adapter_id: int, position: int, outputs: int, columns
 
 
 def _read_block(conn: Connection, adapter_id: int, position: int, block: int, width: int) -> NDArray[np.void] | None:
-    query = (
-        "COPY (SELECT adapter_id, layer, block, output, weights FROM drift.adapter_weight "
-        f"WHERE adapter_id = {int(adapter_id)} AND layer = {int(position)} AND block = {int(block)} ORDER BY output) "
-        "TO STDOUT (FORMAT binary)"
-    )
-    with conn.cursor() as cursor, cursor.copy(query.encode()) as copy:
+    with conn.cursor() as cursor, cursor.copy(_COPY_OUT, [adapter_id, position, block]) as copy:
         content = b"".join(copy)[len(_SIGNATURE) : -len(_TRAILER)]
     record = _record(width)
     if len(content) % record.itemsize:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -11,14 +11,13 @@ from drift_pg.adapter import Adapter, Float32, Layer, lengths
 from drift_pg.pairs import Pairs
 
 
-class Family(Protocol):
-    """Options as dataclass fields, and `fit`."""
+@dataclass(frozen=True)
+class Family(ABC):
+    """A kind of adapter. Subclasses are dataclasses whose fields are its options."""
 
-    __dataclass_fields__: ClassVar[dict[str, object]]  # type: ignore[misc]  # how typing names a dataclass
-
+    @abstractmethod
     def fit(self, pairs: Pairs, *, seed: int = 0) -> Adapter:
         """Fit the pairs; change nothing on self."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from drift_pg.adapter import Adapter, Float32, Layer
 from drift_pg.errors import InvalidInput, MissingExtra
-from drift_pg.families.base import Centred, adapter_of
+from drift_pg.families.base import Centred, Family, adapter_of
 from drift_pg.families.procrustes import diagonal_scale, orthogonal_map
 from drift_pg.pairs import Pairs
 
@@ -26,7 +26,7 @@ def import_torch() -> ModuleType:
 
 
 @dataclass(frozen=True)
-class ResidualMLP:
+class ResidualMLP(Family):
     """y = S (P x + B gelu(A x + a) + b): Drift-Adapter's residual MLP (EMNLP 2025, section 3).
 
     The skip P is the centred Procrustes map, which stands in for the paper's identity between spaces

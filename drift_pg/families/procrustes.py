@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from drift_pg.adapter import Adapter, Float32
-from drift_pg.families.base import Centred, adapter_of, affine_layer
+from drift_pg.families.base import Centred, Family, adapter_of, affine_layer
 from drift_pg.pairs import Pairs
 
 
 @dataclass(frozen=True)
-class Procrustes:
+class Procrustes(Family):
     """y = S Rᵀ(x − x̄) + ȳ with orthogonal R: U Vᵀ from the SVD of the cross-covariance.
 
     R minimises ‖X R − Y‖ over orthogonal matrices (Schönemann, 1966); between spaces of different

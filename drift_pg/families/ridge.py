@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from drift_pg.adapter import Adapter, Float32
 from drift_pg.errors import InvalidInput
-from drift_pg.families.base import Centred, adapter_of, affine_layer
+from drift_pg.families.base import Centred, Family, adapter_of, affine_layer
 from drift_pg.pairs import Pairs
 
 
 @dataclass(frozen=True)
-class Ridge:
+class Ridge(Family):
     """y = Wᵀ(x − x̄) + ȳ, minimising ‖X W − Y‖² + λ‖W‖².
 
     Attributes:

@@ -1,0 +1,95 @@
+"""register-model, register-column, and the ways back."""
+
+from __future__ import annotations
+
+import click
+
+from drift_pg.cli.connect import connected, dsn_option
+from drift_pg.cli.output import say
+from drift_pg.database import registry
+from drift_pg.database.connection import one
+from drift_pg.database.registry import ColumnName
+
+
+@click.command("register-model")
+@click.argument("name")
+@click.option("--dimensions", type=click.IntRange(1, 4000), required=True, help="How many numbers its vectors have.")
+@click.option(
+    "--normalized/--not-normalized",
+    default=True,
+    show_default=True,
+    help="Whether its vectors have unit length.",
+)
+@dsn_option
+def register_model(name: str, dimensions: int, normalized: bool, dsn: str) -> None:
+    """Register an embedding model under a NAME that says its version, such as minilm-l6-v2.
+
+    Registering it again alike does nothing; with other dimensions it is refused.
+    """
+    with connected(dsn) as conn:
+        registry.register_model(conn, name, dimensions=dimensions, normalized=normalized)
+    say(f"Model {name} is registered: {dimensions} dimensions, {'unit length' if normalized else 'any length'}.")
+
+
+@click.command("unregister-model")
+@click.argument("name")
+@dsn_option
+def unregister_model(name: str, dsn: str) -> None:
+    """Forget a model that no column and no adapter uses."""
+    with connected(dsn) as conn:
+        registry.unregister_model(conn, name)
+    say(f"Model {name} is forgotten.")
+
+
+@click.command("register-column")
+@click.argument("column")
+@click.option("--model", required=True, help="The registered model that its vectors are of.")
+@click.option(
+    "--metric",
+    type=click.Choice(["cosine", "inner_product", "l2", "l1"]),
+    help="How vectors are compared. Default: as the column's HNSW or IVFFlat index does.",
+)
+@dsn_option
+def register_column(column: str, model: str, metric: str | None, dsn: str) -> None:
+    """Register an embedding COLUMN: public.docs.embedding, or '"Weird Table"."Vec Col"'.
+
+    Checks that it exists, its type and dimensions, and finds the metric from its index; also from an
+    index over a cast, such as ((embedding::halfvec(3072)) halfvec_cosine_ops). Nothing is written to your
+    table. Run it again after the index changed.
+    """
+    with connected(dsn) as conn:
+        name = ColumnName.resolve(conn, column)
+        registry.register_column(conn, name.relation_text, name.column, model=model, metric=metric)
+        found = one(
+            conn,
+            "SELECT * FROM drift.columns WHERE relation = %s::regclass AND column_name = %s",
+            [name.relation_text, name.column],
+        )
+    cast = f", through {found.index_cast}({found.dimensions})" if found.index_cast else ""
+    served = (
+        f"served by {found.indexes} index{'es' if found.indexes != 1 else ''}{cast}"
+        if found.indexes
+        else "without an index"
+    )
+    say(f"Column {name} is registered: model {model}, {found.dimensions} dimensions, metric {found.metric}, {served}.")
+
+
+@click.command("unregister-column")
+@click.argument("column")
+@dsn_option
+def unregister_column(column: str, dsn: str) -> None:
+    """Forget an embedding COLUMN; the table is not touched.
+
+    A table that was dropped has only its number left, as drift-pg status shows it: 16423.embedding
+    """
+    with connected(dsn) as conn:
+        number, _, rest = column.partition(".")
+        if number.isdigit():
+            registry.unregister_column(conn, number, rest)
+        else:
+            name = ColumnName.resolve(conn, column)
+            registry.unregister_column(conn, name.relation_text, name.column)
+    say(f"Column {column} is forgotten.")
+
+
+COMMANDS = [register_model, unregister_model, register_column, unregister_column]

@@ -1,0 +1,1 @@
+"""How good a search or an adapter is: metrics, and later the quality gate and its report."""

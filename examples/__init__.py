@@ -1,0 +1,1 @@
+"""Programs to read and to run; none is part of the package."""

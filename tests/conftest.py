@@ -1,0 +1,69 @@
+"""Fixtures: a server per worker, a database per test cloned from a template, real embeddings."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+
+from tests import servers
+
+QUALITY_DATA = Path(
+    os.environ.get("DRIFT_PG_QUALITY_DATA", Path(__file__).parents[2] / "shared/data/pydocs.npz")
+)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """PostgreSQL 18."""
+    return servers.start(tmp_path_factory.mktemp("pg18"), "18")
+
+
+@pytest.fixture(scope="session")
+def template(server: str) -> str:
+    """The name of an installed database to clone."""
+    return servers.make_template(server)
+
+
+@pytest.fixture
+def dsn(server: str, template: str) -> Iterator[str]:
+    """The DSN of a database with schema drift, for this test alone."""
+    with servers.database(server, template) as name:
+        yield name
+
+
+@pytest.fixture
+def conn(dsn: str) -> Iterator[psycopg.Connection]:
+    """An autocommit connection to it; pgvector's schema is not on its search_path."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def bare_dsn(server: str) -> Iterator[str]:
+    """The DSN of an empty database: no pgvector, no drift."""
+    with servers.database(server) as name:
+        yield name
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Reproducible draws, for shapes and mechanics; never for claims about quality."""
+    return np.random.default_rng(7)
+
+
+@pytest.fixture(scope="session")
+def pydocs() -> dict[str, np.ndarray]:
+    """Real embeddings of real documentation by three models (see CONTRIBUTING.md)."""
+    if not QUALITY_DATA.is_file():
+        pytest.skip(f"quality data not found at {QUALITY_DATA}; set DRIFT_PG_QUALITY_DATA")
+    with np.load(QUALITY_DATA) as file:
+        arrays = {name: file[name] for name in file.files}
+    return {
+        name: a.astype(np.float32) / np.linalg.norm(a.astype(np.float32), axis=1, keepdims=True)
+        if a.ndim == 2
+        else a
+        for name, a in arrays.items()
+    }
