@@ -10,15 +10,19 @@ import pytest
 
 from tests import servers
 
-QUALITY_DATA = Path(
-    os.environ.get("DRIFT_PG_QUALITY_DATA", Path(__file__).parents[2] / "shared/data/pydocs.npz")
-)
+QUALITY_DATA = Path(os.environ.get("DRIFT_PG_QUALITY_DATA", Path(__file__).parents[2] / "shared/data/pydocs.npz"))
+
+
+@pytest.fixture(scope="session", params=servers.VERSIONS)
+def postgresql(request: pytest.FixtureRequest) -> str:
+    """The version of PostgreSQL: every database test runs on each."""
+    return request.param
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """PostgreSQL 18."""
-    return servers.start(tmp_path_factory.mktemp("pg18"), "18")
+def server(postgresql: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The DSN of a server that this test worker has for itself."""
+    return servers.start(tmp_path_factory.mktemp(f"pg{postgresql}"), postgresql)
 
 
 @pytest.fixture(scope="session")
@@ -62,8 +66,6 @@ def pydocs() -> dict[str, np.ndarray]:
     with np.load(QUALITY_DATA) as file:
         arrays = {name: file[name] for name in file.files}
     return {
-        name: a.astype(np.float32) / np.linalg.norm(a.astype(np.float32), axis=1, keepdims=True)
-        if a.ndim == 2
-        else a
+        name: a.astype(np.float32) / np.linalg.norm(a.astype(np.float32), axis=1, keepdims=True) if a.ndim == 2 else a
         for name, a in arrays.items()
     }

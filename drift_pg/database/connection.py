@@ -21,6 +21,9 @@ Query: TypeAlias = "LiteralString | sql.Composed"
 """Literals of this package, or composed from them: what a user gives is never formatted into a query."""
 
 
+GRANT_HINT = "GRANT USAGE ON SCHEMA drift TO the_role; GRANT SELECT ON ALL TABLES IN SCHEMA drift TO the_role;"
+
+
 def _subclasses(cls: type[DriftError]) -> Iterator[type[DriftError]]:
     for subclass in cls.__subclasses__():
         yield subclass
@@ -37,7 +40,7 @@ def translate(error: psycopg.Error) -> DriftError | None:
     if error.sqlstate in BY_SQLSTATE:
         hint = report.message_hint
         if error.sqlstate == PermissionDenied.sqlstate and not hint:
-            hint = "GRANT USAGE ON SCHEMA drift TO the role; GRANT SELECT ON ALL TABLES IN SCHEMA drift TO the role;"
+            hint = GRANT_HINT
         return BY_SQLSTATE[error.sqlstate](
             report.message_primary or str(error), detail=report.message_detail, hint=hint
         )

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from drift_pg.database import scripts
-from drift_pg.database.connection import Connection, one, rows, translated, vector_schema
-from drift_pg.errors import InvalidInput, NotInstalled, WrongRevision
+from drift_pg.database.connection import GRANT_HINT, Connection, one, rows, translated, vector_schema
+from drift_pg.errors import InvalidInput, NotInstalled, PermissionDenied, WrongRevision
 
 
 def installed_revision(conn: Connection) -> str:
@@ -78,7 +78,12 @@ def _known(revision: str) -> str:
 
 def _run(conn: Connection, script: str) -> None:
     """Run many statements in one round trip; the script holds no parameters."""
-    conn.execute(script.encode())
+    try:
+        with translated():
+            conn.execute(script.encode())
+    except PermissionDenied as error:
+        hint = "run it as the role that owns schema drift" if error.hint == GRANT_HINT else error.hint
+        raise PermissionDenied(error.message, detail=error.detail, hint=hint) from error
 
 
 @contextmanager

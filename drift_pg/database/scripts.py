@@ -37,6 +37,11 @@ DO $$ BEGIN
             MESSAGE = 'this database has a schema drift that belongs to something else',
             HINT = 'drift_pg needs that name: ALTER SCHEMA drift RENAME TO another_name;';
     ELSIF to_regnamespace('drift') IS NULL THEN
+        IF NOT has_database_privilege(current_database(), 'CREATE') THEN
+            RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
+                MESSAGE = format('role %I may not create schema drift in database %I', current_user, current_database()),
+                HINT = format('GRANT CREATE ON DATABASE %I TO %I;', current_database(), current_user);
+        END IF;
         CREATE SCHEMA drift;
     END IF;
 END $$;
