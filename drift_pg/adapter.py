@@ -30,10 +30,14 @@ Float32 = NDArray[np.float32]
 MAX_DIMENSIONS = 4000
 """The most dimensions of a model: what pgvector can index (HNSW over halfvec)."""
 
+MAX_INPUTS = 16_000
+"""The most values, the appended 1 counted, that a layer can see: pgvector's longest vector."""
+
 
 def gelu(h: Float32) -> Float32:
     """Gaussian error linear unit in its tanh form (Hendrycks & Gimpel, 2016), elementwise."""
-    return np.asarray(0.5 * h * (1 + np.tanh(0.7978845608028654 * (h + 0.044715 * h * h * h))), dtype=np.float32)
+    c = np.clip(h, -10, 10)
+    return np.asarray(h / (1 + np.exp(-1.5957691216057308 * (c + 0.044715 * c * c * c))), dtype=np.float32)
 
 
 def lengths(h: Float32) -> NDArray[np.float64]:
@@ -45,16 +49,23 @@ def unit(h: Float32) -> Float32:
     """Scale a vector (d,) or rows (n, d) to unit length.
 
     Raises:
-        InvalidVector: one has zero length, so no direction.
+        InvalidVector: one has zero length, so no direction, or holds NaN or infinity.
     """
     if h.ndim == 1:
-        length = math.sqrt(h.dot(h))
-        # A square that over- or underflows is left to the rows' double precision.
-        return h * np.float32(1 / length) if 1e-15 < length < math.inf else unit(h[None])[0]
+        wide = h.astype(np.float64)
+        length = math.sqrt(wide.dot(wide))
+        if not 0 < length < math.inf:
+            raise InvalidVector(_why_no_direction(length))
+        return (wide / length).astype(np.float32)
     row_lengths = lengths(h)
-    if not row_lengths.all():
-        raise InvalidVector(f"vector {int(np.argmin(row_lengths))} has zero length, so no direction")
+    usable = np.isfinite(row_lengths) & (row_lengths > 0)
+    if not usable.all():
+        raise InvalidVector(f"row {int(usable.argmin())}: {_why_no_direction(row_lengths[usable.argmin()])}")
     return np.asarray(h / row_lengths[:, None], dtype=np.float32)
+
+
+def _why_no_direction(length: float) -> str:
+    return "the vector has zero length, so no direction" if length == 0 else "the vector holds NaN or infinity"
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +176,10 @@ class Adapter:
         carried = {layer.expert for layer in self.layers if layer.expert is not None}
         if carried != set(self.experts):
             raise InvalidDefinition(f"layers carry experts {sorted(carried)}, the route layer has {len(self.experts)}")
-        if routes and (self.layers[0].expert is not None or self.layers[0].takes_input or self.layers[0].normalize):
-            raise InvalidDefinition("a route layer belongs to no expert, takes x alone and is not normalized")
+        if routes and self.layers[0].header(0) != Layer(self.layers[0].weights, is_route=True).header(0):
+            raise InvalidDefinition(
+                "a route layer belongs to no expert, takes x alone, and gives its outputs as they are"
+            )
 
     def _check_path(self, expert: int | None) -> None:
         """Follow the dimensions through one expert's layers."""
@@ -182,6 +195,10 @@ class Adapter:
             expected = width + (self.source_dimensions if layer.takes_input else 0)
             if layer.inputs != expected:
                 raise InvalidDefinition(f"layer {position} takes {layer.inputs} inputs, it is given {expected}")
+            if layer.inputs >= MAX_INPUTS:
+                raise InvalidDefinition(
+                    f"layer {position} takes {layer.inputs} inputs, at most {MAX_INPUTS - 1} can be stored"
+                )
             width = layer.outputs
         if width != self.target_dimensions:
             raise InvalidDefinition(
@@ -221,11 +238,10 @@ class Adapter:
             raise WrongDimensions(
                 f"input has shape {x.shape}, the adapter takes ({self.source_dimensions},) or (n, {self.source_dimensions})"
             )
-        # The sum is finite wherever the parts are, except on overflow, which the second look sorts out.
-        if not math.isfinite(x.sum()) and not np.isfinite(x).all():
-            raise InvalidVector("input holds NaN or infinity")
         if self.normalize_input:
             x = unit(x)
+        elif not np.isfinite(x).all():
+            raise InvalidVector("input holds NaN or infinity")
         if not self.experts:
             return self._run(self._paths[0], x)
         return self._routed(x)
@@ -295,6 +311,8 @@ class Adapter:
         try:
             layers = [Layer(tensors[_tensor(i)], **spec) for i, spec in enumerate(description.pop("layers"))]
             adapter = cls(tuple(layers), **description)
+            if not isinstance(adapter.details, dict) or not isinstance(adapter.family, str):
+                raise TypeError("its details are no object, or its family is no text")
         except (KeyError, TypeError, InvalidDefinition, InvalidVector) as error:
             raise InvalidArtifact(f"{str(path)!r} does not describe an adapter", detail=str(error)) from error
         if adapter.checksum != expected:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,14 @@ from drift_pg.errors import InvalidArtifact
 FORMAT = "drift_pg adapter 1"
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` so that a crash leaves the old file or the new one, never half of one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Write `content` so that a crash leaves the old file or the new one, never half of one.
+
+    `mode` holds the permissions of the file, less what the process's umask takes away.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -64,7 +67,7 @@ def read(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
 def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
         description = json.loads(metadata["description"])
-    except (KeyError, json.JSONDecodeError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise InvalidArtifact(f"{str(path)!r} has no readable description", detail=str(error)) from error
     if not isinstance(description, dict):
         raise InvalidArtifact(f"{str(path)!r} has a description that is not an object")

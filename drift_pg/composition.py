@@ -48,6 +48,10 @@ def _ignores_length(adapter: Adapter) -> bool:
 
 def _normalized(adapter: Adapter) -> Adapter:
     """Scale the adapter's results to unit length: on the last layer of each path."""
+    paths = [[i for i, _ in adapter.path(expert)] for expert in (adapter.experts or (None,))]
+    if {path[-1] for path in paths} & {i for path in paths for i in path[:-1]}:
+        k = adapter.target_dimensions
+        return replace(adapter, layers=(*adapter.layers, Layer(np.eye(k, k + 1, dtype=np.float32), normalize=True)))
     last = {adapter.path(expert)[-1][0] for expert in (adapter.experts or (None,))}
     layers = [replace(layer, normalize=layer.normalize or i in last) for i, layer in enumerate(adapter.layers)]
     return replace(adapter, layers=tuple(layers))
@@ -59,7 +63,9 @@ def _route_through(head: Adapter, route: Layer) -> Layer:
         raise InvalidDefinition("a mixture can only follow an adapter of a single affine layer")
     if head.layers[0].normalize and route.bias is not None:
         raise InvalidDefinition("a mixture whose route layer has a bias cannot follow a normalized adapter")
-    return replace(route, weights=_product(route.weights, head.layers[0].weights))
+    return replace(
+        route, weights=_product(route.weights, _without_input(head.layers[0], head.source_dimensions).weights)
+    )
 
 
 def _without_input_layers(second: Adapter) -> list[Layer]:

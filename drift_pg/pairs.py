@@ -84,7 +84,9 @@ class Pairs:
         return [self.take(part) for part in np.split(order, ends)]
 
     def save(self, path: str | Path) -> None:
-        """Write an .npz file, atomically."""
+        """Write an .npz file, atomically; raises InvalidInput for a file of another kind."""
+        if Path(path).suffix != ".npz":
+            raise InvalidInput(f"pairs are written to .npz files, not to {str(path)!r}")
         arrays: dict[str, Any] = {"source": self.source, "target": self.target}
         if self.keys is not None:
             arrays["keys"] = self.keys
@@ -118,7 +120,7 @@ class Pairs:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except Exception as error:  # numpy raises a dozen kinds for a damaged archive
         raise InvalidInput(f"{str(path)!r} is not a readable .npz file", detail=str(error)) from error

@@ -113,8 +113,8 @@ SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 BEGIN
     RETURN ARRAY(
-        SELECT 0.5 * v * (1 + tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)))
-        FROM unnest(hidden::real[]::double precision[]) WITH ORDINALITY AS u (v, i)
+        SELECT v / (1 + exp(-1.5957691216057308 * (c + 0.044715 * c * c * c)))
+        FROM unnest(hidden::real[]::double precision[]) WITH ORDINALITY AS u (v, i), LATERAL (SELECT least(greatest(v, -10), 10) AS c) AS clipped
         ORDER BY i)::vector;
 END
 $$;

@@ -59,7 +59,7 @@ class Sample:
             method=self.method,
             repeated=self.repeated,
         )
-        write_atomically(path, buffer.getvalue())
+        write_atomically(path, buffer.getvalue(), mode=0o600)
 
     @classmethod
     def load(cls, path: Path) -> Sample:

@@ -50,6 +50,8 @@ class ResidualMLP(Family):
 
     def fit(self, pairs: Pairs, *, seed: int = 0) -> Adapter:
         """Train; two layers, the second taking [hidden ; x]."""
+        if self.learning_rate <= 0:
+            raise InvalidInput(f"learning_rate is {self.learning_rate}, it must be above 0")
         if self.hidden < 1 or self.epochs < 1 or self.batch < 1:
             raise InvalidInput(f"hidden {self.hidden}, epochs {self.epochs} and batch {self.batch} must be at least 1")
         skip, offset = _skip(pairs)
@@ -63,13 +65,14 @@ class ResidualMLP(Family):
     def _train(self, x: Float32, residual: Float32, seed: int) -> tuple[Float32, Float32]:
         """Weights (hidden, m + 1) and (k, hidden + 1) that predict the residual."""
         torch = import_torch()
-        torch.manual_seed(seed)
-        network = torch.nn.Sequential(
-            torch.nn.Linear(x.shape[1], self.hidden),
-            torch.nn.GELU(approximate="tanh"),
-            torch.nn.Linear(self.hidden, residual.shape[1]),
-        )
-        self._descend(torch, network, torch.from_numpy(x), torch.from_numpy(residual), seed)
+        with torch.random.fork_rng(devices=[]):  # the caller's own draws are left alone
+            torch.manual_seed(seed)
+            network = torch.nn.Sequential(
+                torch.nn.Linear(x.shape[1], self.hidden),
+                torch.nn.GELU(approximate="tanh"),
+                torch.nn.Linear(self.hidden, residual.shape[1]),
+            )
+        self._descend(torch, network, torch.tensor(x), torch.tensor(residual), seed)
         return _weights(network[0]), _weights(network[2])
 
     def _descend(self, torch: ModuleType, network: Any, x: Any, y: Any, seed: int) -> None:

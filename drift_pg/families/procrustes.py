@@ -15,8 +15,8 @@ from drift_pg.pairs import Pairs
 class Procrustes(Family):
     """y = S Rᵀ(x − x̄) + ȳ with orthogonal R: U Vᵀ from the SVD of the cross-covariance.
 
-    R minimises ‖X R − Y‖ over orthogonal matrices (Schönemann, 1966); between spaces of different
-    dimensions its rows or columns are orthonormal. S is the diagonal scaling matrix of Drift-Adapter
+    R minimises ‖X R − Y‖ over orthogonal matrices (Schönemann, 1966). Between spaces of different
+    dimensions its rows or columns are orthonormal, and it maximises the trace of Rᵀ Xᵀ Y. S is the diagonal scaling matrix of Drift-Adapter
     (EMNLP 2025, section 3), here in closed form: per output dimension, the least-squares scale.
 
     Attributes:
