@@ -91,6 +91,11 @@ class EmbeddingCache:
         self.path = path
         self.namespace = namespace
 
+    @classmethod
+    def of(cls, folder: Path, model: str, reference: str) -> EmbeddingCache:
+        """The cache in a folder for a model and the embedder that was named for it."""
+        return cls(folder / "embeddings.sqlite", f"{model}\0{reference}")
+
     def __enter__(self) -> EmbeddingCache:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._database = sqlite3.connect(self.path, timeout=60)

@@ -169,7 +169,7 @@ def _pairs(wanted: Request) -> tuple[str, Pairs]:
         raise InvalidInput(
             f"column {column.name} holds vectors of {wanted.query_model!r} already, which needs no adapter"
         )
-    pairs = Pairs.load(wanted.pairs_file) if wanted.pairs_file else _sampled(wanted, dimensions)
+    pairs = Pairs.load(wanted.pairs_file) if wanted.pairs_file else _sampled(wanted, column, dimensions)
     if (pairs.source_dimensions, pairs.target_dimensions) != (dimensions, column.dimensions):
         raise WrongDimensions(
             f"the pairs have {pairs.source_dimensions} and {pairs.target_dimensions} dimensions, "
@@ -179,14 +179,14 @@ def _pairs(wanted: Request) -> tuple[str, Pairs]:
     return column.model, pairs
 
 
-def _sampled(wanted: Request, dimensions: int) -> Pairs:
+def _sampled(wanted: Request, column: EmbeddingColumn, dimensions: int) -> Pairs:
     if not (wanted.text and wanted.embed):
         raise click.UsageError("give --text and --embed, to sample the table, or --pairs-file")
     embedder = load_embedder(wanted.embed)
-    kept = _sample_file(wanted)
-    sample = _resumed(kept) if kept.exists() and not wanted.fresh else _drawn(wanted, kept)
+    kept = _sample_file(wanted, column)
+    sample = _resumed(kept) if kept.exists() and not wanted.fresh else _drawn(wanted, column, kept)
     with (
-        EmbeddingCache(wanted.cache / "embeddings.sqlite", f"{wanted.query_model}\0{wanted.embed}") as cache,
+        EmbeddingCache.of(wanted.cache, wanted.query_model, wanted.embed) as cache,
         progress("Embedding") as report,
     ):
         source = embed_all(
@@ -196,18 +196,11 @@ def _sampled(wanted: Request, dimensions: int) -> Pairs:
     return Pairs(source, sample.vectors, sample.keys)
 
 
-def _sample_file(wanted: Request) -> Path:
-    """Where this request's sample waits until it is embedded; the DSN is hashed, never written."""
-    parts = [
-        wanted.dsn,
-        os.environ.get("PGHOST"),
-        os.environ.get("PGDATABASE"),
-        wanted.column,
-        wanted.text,
-        wanted.pairs,
-        wanted.seed,
-    ]
-    return wanted.cache / f"sample-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.npz"
+def _sample_file(wanted: Request, column: EmbeddingColumn) -> Path:
+    """Where this sample waits until it is embedded: named by what was asked of which table, all of it hashed."""
+    servers = [wanted.dsn, *(os.environ.get(name) for name in ("PGHOST", "PGPORT", "PGDATABASE", "PGSERVICE"))]
+    asked = [*servers, column.identity, wanted.text, wanted.pairs, wanted.seed]
+    return wanted.cache / f"sample-{hashlib.sha256(repr(asked).encode()).hexdigest()[:16]}.npz"
 
 
 def _resumed(kept: Path) -> Sample:
@@ -216,9 +209,8 @@ def _resumed(kept: Path) -> Sample:
     return Sample.load(kept)
 
 
-def _drawn(wanted: Request, kept: Path) -> Sample:
+def _drawn(wanted: Request, column: EmbeddingColumn, kept: Path) -> Sample:
     with connected(wanted.dsn) as conn:
-        column = EmbeddingColumn.find(conn, wanted.column)
         sample = draw(conn, column, wanted.text, wanted.pairs, seed=wanted.seed)
     kept.parent.mkdir(parents=True, exist_ok=True)
     sample.save(kept)

@@ -70,11 +70,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class EmbeddingColumn:
-    """A registered column: its name, model and the model's dimensions."""
+    """A registered column: its name, model, the model's dimensions, and which table it is.
+
+    `identity` changes when the table is replaced by another of its name, truncated or rewritten.
+    """
 
     name: ColumnName
     model: str
     dimensions: int
+    identity: str
 
     @classmethod
     def find(cls, conn: Connection, text: str) -> EmbeddingColumn:
@@ -87,7 +91,8 @@ class EmbeddingColumn:
         name = ColumnName.resolve(conn, text)
         found = rows(
             conn,
-            "SELECT model, dimensions, problem FROM drift.columns WHERE relation = %s::regclass AND column_name = %s",
+            "SELECT model, dimensions, problem, format('%%s %%s', relation::oid, pg_relation_filenode(relation)) AS identity "
+            "FROM drift.columns WHERE relation = %s::regclass AND column_name = %s",
             [name.relation_text, name.column],
         )
         if not found:
@@ -96,7 +101,7 @@ class EmbeddingColumn:
             )
         if found[0].problem:
             raise ColumnMissing(found[0].problem, hint=f"drift-pg unregister-column '{name}'")
-        return cls(name, found[0].model, found[0].dimensions)
+        return cls(name, found[0].model, found[0].dimensions, found[0].identity)
 
 
 def draw(conn: Connection, column: EmbeddingColumn, text: Sequence[str], count: int, *, seed: int = 0) -> Sample:

@@ -25,7 +25,7 @@ def recall_at(found: ArrayLike, relevant: ArrayLike, k: int) -> Float64:
         relevant: (q,) keys.
         k: how far down to look; columns beyond n count as not found.
     """
-    return _hits(found, relevant, k).any(axis=1).astype(np.float64)
+    return np.asarray(_hits(found, relevant, k).any(axis=1), dtype=np.float64)
 
 
 def reciprocal_rank(found: ArrayLike, relevant: ArrayLike, k: int) -> Float64:
