@@ -63,7 +63,7 @@ def test_the_life_of_an_upgrade(cli, table: psycopg.Connection, tmp_path: Path) 
     prepare(cli)
     fitted = json.loads(fit(cli, "--json", "--save-pairs", str(tmp_path / "pairs.npz")).stdout)
     assert fitted | {"seconds": None} == {
-        "adapter": 1, "source": "new", "target": "legacy", "family": "procrustes", "pairs": 300, "seconds": None,
+        "adapter": 1, "source": "new", "target": "legacy", "family": "spectral", "pairs": 300, "seconds": None,
     }  # fmt: skip
     assert len(Pairs.load(tmp_path / "pairs.npz").keys) == 300
     assert "now maps queries of new into the space of legacy" in cli("activate", "1").output

@@ -282,6 +282,8 @@ def poor_pairs(rng: np.random.Generator) -> dict[str, tuple[Array, Array]]:
         ("procrustes", {"centre": False, "diagonal_scaling": True}),
         ("procrustes", {"diagonal_scaling": True}),
         ("ridge", {}),
+        ("spectral", {}),
+        ("spectral", {"exponents": (0, 0.5, -0.25)}),
         ("low_rank", {}),
         ("low_rank", {"diagonal_scaling": True}),
         ("mlp", {"hidden": 3, "epochs": 2, "diagonal_scaling": True}),
@@ -331,3 +333,25 @@ def test_procrustes_retains_on_real_text_what_design_md_says(
     target: str, low: float, high: float, pydocs: dict[str, np.ndarray]
 ) -> None:
     assert low <= retention(fit(real_pairs(pydocs, target), "procrustes"), pydocs, target) <= high
+
+
+def test_spectral_recovers_a_rotation_whatever_exponents_it_tries(rng: np.random.Generator) -> None:
+    x = isotropic(rng, 400, 12)
+    y = x @ orthonormal(rng, 12, 12)
+    found = unit(fit(Pairs(x, y), "spectral").apply(x))
+    assert (found * unit(y)).sum(axis=1).min() > 0.99
+
+
+def test_spectral_with_given_exponents_is_that_map(rng: np.random.Generator) -> None:
+    with pytest.warns(SmallSample):
+        adapter = fit(Pairs(isotropic(rng, 50, 4), isotropic(rng, 50, 6)), "spectral", exponents=(0, 0.5, -0.25))
+    assert adapter.details["chosen"] == "p=0 s=0.5 r=-0.25"
+    assert [layer.weights.shape for layer in adapter.layers] == [(6, 5)]
+
+
+@pytest.mark.parametrize(("target", "least"), [("minilm_l3", 0.58), ("wordllama", 0.49)])
+def test_spectral_retains_more_than_procrustes_on_real_text(
+    pydocs: dict[str, np.ndarray], target: str, least: float
+) -> None:
+    pairs = real_pairs(pydocs, target)
+    assert retention(fit(pairs, "spectral"), pydocs, target) >= least

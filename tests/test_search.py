@@ -70,9 +70,7 @@ def test_nearest_scans_the_index_and_adapts_once(upgrade: Upgrade) -> None:
         pytest.skip("this server lacks auto_explain, which alone shows the plan inside a function")
     plans: list[str] = []
     upgrade.conn.add_notice_handler(lambda notice: plans.append(notice.message_primary or ""))
-    upgrade.conn.execute(
-        "SET enable_seqscan = off; SET track_functions = 'all'; SET client_min_messages = log"
-    )
+    upgrade.conn.execute("SET enable_seqscan = off; SET track_functions = 'all'; SET client_min_messages = log")
     upgrade.conn.execute(
         "SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on; SET auto_explain.log_format = json"
     )

@@ -71,7 +71,7 @@ def _default_cache() -> Path:
 @click.option(
     "--family",
     type=click.Choice(list(families.FAMILIES)),
-    default="procrustes",
+    default="spectral",
     show_default=True,
     help="The kind of adapter.",
 )

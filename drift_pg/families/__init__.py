@@ -19,13 +19,15 @@ from drift_pg.families.low_rank import LowRank
 from drift_pg.families.mlp import ResidualMLP
 from drift_pg.families.procrustes import Procrustes
 from drift_pg.families.ridge import Ridge
+from drift_pg.families.spectral import Spectral
 from drift_pg.pairs import RECOMMENDED_MINIMUM, Pairs
 
-__all__ = ["FAMILIES", "Family", "LowRank", "Procrustes", "ResidualMLP", "Ridge", "SmallSample", "fit"]
+__all__ = ["FAMILIES", "Family", "LowRank", "Procrustes", "ResidualMLP", "Ridge", "SmallSample", "Spectral", "fit"]
 
 FAMILIES: dict[str, type[Family]] = {
     "procrustes": Procrustes,
     "ridge": Ridge,
+    "spectral": Spectral,
     "low_rank": LowRank,
     "mlp": ResidualMLP,
 }
@@ -35,7 +37,7 @@ class SmallSample(UserWarning):
     """There are too few pairs for a good adapter; it is fitted all the same."""
 
 
-def fit(pairs: Pairs, family: str = "procrustes", *, seed: int = 0, **options: Any) -> Adapter:
+def fit(pairs: Pairs, family: str = "spectral", *, seed: int = 0, **options: Any) -> Adapter:
     """Fit an adapter from the source (new) to the target (legacy) model's space.
 
     Args:

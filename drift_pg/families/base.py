@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +47,8 @@ def unit_length(vectors: Float32) -> bool:
     return bool(np.allclose(lengths(vectors), 1, atol=2e-3))
 
 
-def adapter_of(pairs: Pairs, *layers: Layer) -> Adapter:
+def adapter_of(pairs: Pairs, *layers: Layer, details: Mapping[str, Any] | None = None) -> Adapter:
     """An adapter of these layers that takes and gives unit vectors where the pairs are such."""
     last = replace(layers[-1], normalize=unit_length(pairs.target))
-    return Adapter((*layers[:-1], last), pairs.source_dimensions, pairs.target_dimensions, unit_length(pairs.source))
+    sides = pairs.source_dimensions, pairs.target_dimensions
+    return Adapter((*layers[:-1], last), *sides, normalize_input=unit_length(pairs.source), details=details or {})

@@ -1,0 +1,1 @@
+"""What drift_pg costs, measured side by side with what it is added to: `python -m benchmarks.serving`."""
