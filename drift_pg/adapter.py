@@ -57,9 +57,8 @@ def unit(h: Float32) -> Float32:
             # Queries mostly come in unit length: to the last bits of a float there is nothing to do.
             if abs(square - 1) < 2e-7:
                 return h
-            scaled: Float32 = h * np.float32(1 / math.sqrt(square))
-            return scaled
-        return unit(h[None])[0]
+            return np.asarray(h * np.float32(1 / math.sqrt(square)), dtype=np.float32)
+        return unit(h[None]).reshape(-1)
     row_lengths = lengths(h)
     usable = np.isfinite(row_lengths) & (row_lengths > 0)
     if not usable.all():
