@@ -23,22 +23,28 @@ FIT = "fit of procrustes"
 
 def adapters(pairs: Pairs) -> tuple[dict[str, Adapter], dict[str, str]]:
     """An adapter of each family, the default first; and why a family is left out."""
-    fitted, skipped = {}, {}
-    for family, options in FAMILIES.items():
-        try:
-            fitted[family] = drift_pg.fit(pairs, family, **options)
-        except MissingExtra as error:  # noqa: PERF203 (three rounds)
-            skipped[family] = str(error)
-    return fitted, skipped
+    found = {family: _fit(pairs, family) for family in FAMILIES}
+    fitted = {family: adapter for family, adapter in found.items() if isinstance(adapter, Adapter)}
+    return fitted, {family: why for family, why in found.items() if isinstance(why, str)}
+
+
+def _fit(pairs: Pairs, family: str) -> Adapter | str:
+    try:
+        return drift_pg.fit(pairs, family, **FAMILIES[family])
+    except MissingExtra as error:
+        return str(error)
 
 
 def time_apply(fitted: Mapping[str, Adapter], queries: Float32, repeats: int) -> dict[str, Timing]:
     """One vector through each adapter, and through the first one's bare matrix; batches of 100 calls."""
     matrix = np.ascontiguousarray(next(iter(fitted.values())).layers[0].weights[:, :-1])
     timed: dict[str, Action] = {PRODUCT: lambda i: matrix @ queries[i]}
-    for family, adapter in fitted.items():
-        timed[applied(family)] = lambda i, adapter=adapter: adapter.apply(queries[i])
+    timed |= {applied(family): _apply(adapter, queries) for family, adapter in fitted.items()}
     return interleaved(timed, repeats, calls=100)
+
+
+def _apply(adapter: Adapter, queries: Float32) -> Action:
+    return lambda i: adapter.apply(queries[i])
 
 
 def applied(family: str) -> str:
@@ -51,7 +57,7 @@ def time_fit(pairs: Pairs, repeats: int) -> dict[str, Timing]:
     square = np.asarray(pairs.source.T @ pairs.target)
 
     def least(_: int) -> None:
-        _ = pairs.source.T @ pairs.target
+        np.matmul(pairs.source.T, pairs.target)
         np.linalg.svd(square)
 
     return interleaved({DECOMPOSITION: least, FIT: lambda _: drift_pg.fit(pairs, "procrustes")}, repeats, warm_up=1)

@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,12 @@ class Row:
         return fields | asdict(self.timing)
 
 
-def group(
-    dimensions: int, name: str, timed: Mapping[str, Timing], baseline: str, kinds: Mapping[str, str]
+def compare(
+    dimensions: int, group: str, timed: Mapping[str, Timing], baseline: str, kinds: Mapping[str, str] | None = None
 ) -> list[Row]:
     """Rows of timings against one of them; `kinds` says which have a limit."""
-    return [
-        Row(dimensions, name, what, timing, None if what == baseline else timed[baseline], kinds.get(what))
-        for what, timing in timed.items()
-    ]
+    against = {what: None if what == baseline else timed[baseline] for what in timed}
+    return [Row(dimensions, group, what, timed[what], against[what], (kinds or {}).get(what)) for what in timed]
 
 
 def machine() -> dict[str, Any]:
@@ -89,26 +88,23 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "blas threads": {name: os.environ[name] for name in threads if name in os.environ} or "as found",
-        "load average at the start": os.getloadavg()[0],
+        "load average at the start": round(os.getloadavg()[0], 2),
     }
 
 
 def print_table(rows: Iterable[Row], about: Mapping[str, Any]) -> None:
-    """A table for people."""
+    """A table for people, with a section for what was timed side by side."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
-    table = Table(
-        "dim", "what", "compared in", box=box.SIMPLE_HEAD, title="What each costs, beside its baseline in the same run"
-    )
+    table = Table("", box=box.SIMPLE_HEAD, title="What each costs, beside its baseline in the same run")
     for heading in ("median ms", "p90 ms", "ratio", "limit", ""):
         table.add_column(heading, justify="right", no_wrap=True)
-    previous: Row | None = None
-    for row in rows:
-        if previous and (row.dimensions, row.group) != (previous.dimensions, previous.group):
-            table.add_section()
-        previous = row
-        table.add_row(*_cells(row))
+    for (dimensions, name), members in groupby(rows, lambda row: (row.dimensions, row.group)):
+        table.add_section()
+        table.add_row(f"[bold]{dimensions} dimensions, {name}")
+        for row in members:
+            table.add_row(*_cells(row))
     console.print(table)
     for name, value in about.items():
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
@@ -116,9 +112,9 @@ def print_table(rows: Iterable[Row], about: Mapping[str, Any]) -> None:
 
 def _cells(row: Row) -> tuple[str, ...]:
     mark = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}[row.met]
-    ratio = f"{row.ratio:.2f}" if row.ratio else "–"
+    ratio = f"{row.ratio:.2f}" if row.ratio else ""
     times = (_digits(row.timing.median_ms), _digits(row.timing.p90_ms))
-    return str(row.dimensions), row.what, row.group, *times, ratio, str(row.limit or ""), mark
+    return f"  {row.what}", *times, ratio, str(row.limit or ""), mark
 
 
 def _digits(milliseconds: float) -> str:

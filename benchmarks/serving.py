@@ -15,7 +15,9 @@ from rich.console import Console
 
 from benchmarks import computing, report, searches, vectors
 from benchmarks.report import Row
+from benchmarks.searches import Connection
 from benchmarks.timing import interleaved
+from benchmarks.vectors import Corpus
 from drift_pg import Adapter
 
 WARM_UP = 100
@@ -24,45 +26,42 @@ WARM_UP = 100
 FIT_DIMENSIONS = 768
 
 
-def measure(conn: searches.Connection, rows: int, dimensions: int, repeats: int, about: dict[str, Any]) -> list[Row]:
+def measure(conn: Connection, rows: int, dimensions: int, repeats: int, about: dict[str, Any]) -> list[Row]:
     """All rows of one number of dimensions; `about` learns what the reader should know."""
     corpus = vectors.corpus(rows, dimensions, repeats)
     adapters, skipped = computing.adapters(corpus.pairs)
     about |= {"vectors": corpus.origin} | {f"left out, {family}": why for family, why in skipped.items()}
     searches.load(conn, corpus.documents)
     searches.register(conn, dimensions, adapters)
-    rows_ = _searched(conn, corpus, adapters, repeats) + _applied(corpus, adapters, repeats)
-    return rows_ + (_fitted(corpus) if dimensions == FIT_DIMENSIONS else [])
+    found = _searched(conn, corpus, adapters, repeats) + _applied(corpus, adapters, repeats)
+    return found + (_fitted(corpus) if dimensions == FIT_DIMENSIONS else [])
 
 
-def _searched(
-    conn: searches.Connection, corpus: vectors.Corpus, adapters: dict[str, Adapter], repeats: int
-) -> list[Row]:
-    dimensions, default = corpus.queries.shape[1], next(iter(adapters.values()))
-    timed = searches.searches(conn, corpus, default)
+def _searched(conn: Connection, corpus: Corpus, adapters: dict[str, Adapter], repeats: int) -> list[Row]:
+    timed = searches.searches(conn, corpus, next(iter(adapters.values())))
     raw = {searches.RAW: timed[searches.RAW]}
     found = interleaved(timed, repeats, warm_up=WARM_UP)
     alone = interleaved(raw | searches.evaluations(conn, corpus, list(adapters)), repeats, warm_up=WARM_UP)
     first = searches.first_searches(conn, corpus, repeats=20)
+    limited = dict.fromkeys(searches.BRIDGES, "bridge")
     return [
-        *report.group(dimensions, "searches", found, searches.RAW, dict.fromkeys(searches.BRIDGES, "bridge")),
-        *report.group(dimensions, "no search", alone, searches.RAW, {}),
-        *report.group(dimensions, "first of a connection", first, searches.RAW, {}),
+        *report.compare(corpus.dimensions, "top 10", found, searches.RAW, limited),
+        *report.compare(corpus.dimensions, "the adapter without a search", alone, searches.RAW),
+        *report.compare(corpus.dimensions, "first search of a connection", first, searches.RAW),
     ]
 
 
-def _applied(corpus: vectors.Corpus, adapters: dict[str, Adapter], repeats: int) -> list[Row]:
+def _applied(corpus: Corpus, adapters: dict[str, Adapter], repeats: int) -> list[Row]:
     timed = computing.time_apply(adapters, corpus.queries, repeats)
-    # The other families are two products of other shapes: their ratio informs, the limit is not theirs.
+    # The other families are products of other shapes: their ratio informs, the limit is not theirs.
     limited = {computing.applied("procrustes"): "apply"}
-    return report.group(corpus.queries.shape[1], "Python", timed, computing.PRODUCT, limited)
+    return report.compare(corpus.dimensions, "one vector in Python", timed, computing.PRODUCT, limited)
 
 
-def _fitted(corpus: vectors.Corpus) -> list[Row]:
+def _fitted(corpus: Corpus) -> list[Row]:
     timed = computing.time_fit(corpus.pairs, repeats=9)
-    return report.group(
-        FIT_DIMENSIONS, f"fit, {len(corpus.pairs):,} pairs", timed, computing.DECOMPOSITION, {computing.FIT: "fit"}
-    )
+    name = f"a fit of {len(corpus.pairs):,} pairs"
+    return report.compare(corpus.dimensions, name, timed, computing.DECOMPOSITION, {computing.FIT: "fit"})
 
 
 def run(rows: int, dimensions: tuple[int, ...], repeats: int) -> tuple[list[Row], dict[str, Any]]:
@@ -83,9 +82,7 @@ def run(rows: int, dimensions: tuple[int, ...], repeats: int) -> tuple[list[Row]
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the table.")
 @click.option("--rows", default=20000, show_default=True, type=click.IntRange(5000), help="Rows in the table.")
-@click.option(
-    "--repeats", default=500, show_default=True, type=click.IntRange(10), help="Queries of each kind, all distinct."
-)
+@click.option("--repeats", default=500, show_default=True, type=click.IntRange(10), help="Queries of each kind.")
 @click.option(
     "--dimensions",
     multiple=True,
@@ -99,16 +96,17 @@ def main(as_json: bool, rows: int, repeats: int, dimensions: tuple[int, ...]) ->
 
     For each number of dimensions it fills a table on a PostgreSQL of its own (in a temporary directory, removed
     afterwards), builds an HNSW index, fits and activates an adapter of each family, and times them on one
-    connection, query by query in ever new order, as prepared statements with binary parameters:
+    connection, one call of each after the other in ever new order, as prepared statements with binary parameters.
+    All answer the same queries, but never two the same at once, which would find the first one's pages warm:
 
     \b
-    raw search            the index searched with the adapted vector: what there is to pay anyway
-    drift.adapt, adapt_for, nearest
-                          the same search by the same vector, adapted in SQL
-    drift.adapt alone     no search, each family; the ratio is still to the raw search
-    first of a connection a new connection compiles the functions once
-    Adapter.apply         in Python, against the bare product W @ q
-    fit                   5,000 pairs, against the decomposition and the product that it cannot do without
+    raw search       the index searched with the adapted vector: what there is to pay anyway
+    (SELECT drift.adapt(…)), (SELECT drift.adapt_for(…)), drift.nearest(…)
+                     the same search for the same vector, which is adapted in SQL
+    drift.adapt      without a search, each family; the ratio is to the raw search still
+    first search     of a new connection, which compiles the functions
+    Adapter.apply    one vector in Python, beside the bare product W @ q
+    fit              of 5,000 pairs, beside the decomposition and the product that it cannot do without
 
     Read the ratios rather than the milliseconds, which depend on the machine and on what else runs there. "met"
     and "missed" refer to the project's limits. The vectors are real embeddings where DRIFT_PG_QUALITY_DATA (or

@@ -40,6 +40,11 @@ class Corpus:
     queries: Float32
     origin: str
 
+    @property
+    def dimensions(self) -> int:
+        """Of both models."""
+        return int(self.queries.shape[1])
+
 
 def corpus(rows: int, dimensions: int, queries: int, pairs: int = 5000) -> Corpus:
     """Vectors of so many dimensions; the same at every call."""
