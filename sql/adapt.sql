@@ -184,6 +184,13 @@ BEGIN
         END IF;
         hidden := given;
     END LOOP;
+    -- Without this an adapter that lost its layers would hand the query through unadapted.
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD030',
+            MESSAGE = format('adapter %s is incomplete: it has no layers', adapter),
+            HINT = format('SELECT * FROM drift.verify(%s); then import it again from its file: drift-pg import FILE', adapter);
+    END IF;
     RETURN hidden;
 END
 $$;

@@ -164,6 +164,10 @@ def test_an_incomplete_adapter_answers_with_an_error_not_with_a_vector(models: p
     with pytest.raises(psycopg.Error, match="layer 0 has 2 of 3 rows") as refused:
         models.execute("SELECT drift.adapt(%s::extensions.vector, 'new', 'legacy')", [vector(np.ones(5))])
     assert refused.value.sqlstate == "VD030"
+    models.execute("DELETE FROM drift.adapter_layer")
+    with pytest.raises(psycopg.Error, match="it has no layers") as refused:
+        models.execute("SELECT drift.adapt(%s::extensions.vector, 'new', 'legacy')", [vector(np.ones(5))])
+    assert refused.value.sqlstate == "VD030"
 
 
 def test_activation_replaces_and_deactivation_retires(models: psycopg.Connection, stored: int, rng) -> None:
