@@ -83,6 +83,8 @@ def test_large_tables_are_sampled_by_page(
 ) -> None:
     monkeypatch.setattr(sampling, "SMALL_TABLE", 0)
     if extension:
+        if not docs.execute("SELECT FROM pg_available_extensions WHERE name = 'tsm_system_rows'").fetchall():
+            pytest.skip("this server comes without tsm_system_rows")
         docs.execute("CREATE EXTENSION tsm_system_rows SCHEMA extensions")
     drawn = sample(docs, 100)
     assert len(drawn) == 100
