@@ -148,17 +148,28 @@ def _on_bridge(figures: Mapping[str, Figures], pairs: int, documents: int) -> st
 
 
 def _advice(figures: Mapping[str, Figures]) -> str:
-    """Compare with staying query by query: only a difference beyond chance is called one."""
-    low, high = bootstrap_interval(figures["bridge"].recall - figures["stay"].recall)
-    stay, _ = retention(figures, "stay")
-    if low > 0:
-        return f"That is more than the old model finds ({stay:.0%}): switch queries over now, and re-embed when it suits you."
-    if high >= 0:
+    """Compare with staying query by query, in recall and in rank: only a difference beyond chance is called one."""
+    bridge, stay = figures["bridge"], figures["stay"]
+    gains = [
+        bootstrap_interval(bridge.recall - stay.recall),
+        bootstrap_interval(bridge.reciprocal_rank - stay.reciprocal_rank),
+    ]
+    spans = (
+        f"{_points(gains[0])} points of Recall@10 and {_points(gains[1])} of MRR against the old model's own queries"
+    )
+    if all(low > 0 for low, _ in gains):
+        return f"That is {spans}: more than the old model finds. Switch queries over, and re-embed when it suits you."
+    if all(high >= 0 for _, high in gains):
         return (
-            f"That is as much as the old model finds ({stay:.0%}), within chance: the old model can be switched off now; what the "
-            "new one is better at comes with re-embedding, during which the bridge serves."
+            f"That is {spans}: not told apart by these queries. When the old model is switched off, the bridge stands in "
+            "for it; what the new model is better at comes with re-embedding, during which the bridge serves."
         )
     return (
-        f"The old model's own queries keep {stay:.0%}: while it can still be called, stay with it. Once it is switched off, "
+        f"That is {spans}: while the old model can still be called, stay with it. Once it is switched off, "
         "the bridge is what keeps search working until the rows are re-embedded, which is what brings the rest."
     )
+
+
+def _points(interval: tuple[float, float]) -> str:
+    low, high = (100 * end for end in interval)
+    return f"{low:+.1f} to {high:+.1f}"
