@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 # torch trains only the MLP; `make test TRAIN=` goes without it.
 TRAIN ?= ,train
 
-.PHONY: demo test lint bench serve-bench clean help
+.PHONY: demo test lint bench clean help
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
