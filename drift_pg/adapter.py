@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -193,7 +193,7 @@ class Adapter:
                     f"an adapter's {side} has {dimensions} dimensions, allowed are 1 to {MAX_DIMENSIONS}"
                 )
         self._check_routing()
-        for expert in self.experts or (None,):
+        for expert in self.branches:
             self._check_path(expert)
 
     def _check_routing(self) -> None:
@@ -203,7 +203,10 @@ class Adapter:
         carried = {layer.expert for layer in self.layers if layer.expert is not None}
         if carried != set(self.experts):
             raise InvalidDefinition(f"layers carry experts {sorted(carried)}, the route layer has {len(self.experts)}")
-        if routes and self.layers[0].header(0) != Layer(self.layers[0].weights, is_route=True).header(0):
+        route = self.layers[0] if routes else None
+        if route and (
+            route.takes_input or route.normalize or route.expert is not None or route.activation != "identity"
+        ):
             raise InvalidDefinition(
                 "a route layer belongs to no expert, takes x alone, and gives its outputs as they are"
             )
@@ -238,6 +241,11 @@ class Adapter:
         routed = bool(self.layers) and self.layers[0].is_route
         return range(self.layers[0].outputs if routed else 0)
 
+    @property
+    def branches(self) -> Sequence[int | None]:
+        """What `path` takes, in order: each expert, or None alone if the adapter is no mixture."""
+        return self.experts or (None,)
+
     def path(self, expert: int | None) -> list[tuple[int, Layer]]:
         """The layers that run for one expert, with their positions."""
         return [
@@ -255,7 +263,7 @@ class Adapter:
 
     @cached_property
     def _paths(self) -> list[list[Layer]]:
-        return [[layer for _, layer in self.path(expert)] for expert in (self.experts or (None,))]
+        return [[layer for _, layer in self.path(expert)] for expert in self.branches]
 
     @property
     def parameters(self) -> int:

@@ -42,17 +42,17 @@ def compose(first: Adapter, second: Adapter) -> Adapter:
 def _ignores_length(adapter: Adapter) -> bool:
     """Whether x and any positive multiple of x give the same result."""
     linear = all(layer.activation == "identity" and layer.bias is None for layer in adapter.layers)
-    paths = [adapter.path(expert) for expert in (adapter.experts or (None,))]
+    paths = [adapter.path(expert) for expert in adapter.branches]
     return linear and all(path[-1][1].normalize for path in paths)
 
 
 def _normalized(adapter: Adapter) -> Adapter:
     """Scale the adapter's results to unit length: on the last layer of each path."""
-    paths = [[i for i, _ in adapter.path(expert)] for expert in (adapter.experts or (None,))]
-    if {path[-1] for path in paths} & {i for path in paths for i in path[:-1]}:
+    paths = [[i for i, _ in adapter.path(expert)] for expert in adapter.branches]
+    last = {path[-1] for path in paths}
+    if last & {i for path in paths for i in path[:-1]}:
         k = adapter.target_dimensions
         return replace(adapter, layers=(*adapter.layers, Layer(np.eye(k, k + 1, dtype=np.float32), normalize=True)))
-    last = {adapter.path(expert)[-1][0] for expert in (adapter.experts or (None,))}
     layers = [replace(layer, normalize=layer.normalize or i in last) for i, layer in enumerate(adapter.layers)]
     return replace(adapter, layers=tuple(layers))
 
@@ -75,7 +75,7 @@ def _without_input_layers(second: Adapter) -> list[Layer]:
     gelu(v) - gelu(-v) = v.
     """
     layers: list[Layer] = []
-    for expert in second.experts or (None,):
+    for expert in second.branches:
         path = [layer for _, layer in second.path(expert)]
         wanted = max((i for i, layer in enumerate(path) if layer.takes_input), default=0)
         layers += [

@@ -68,12 +68,7 @@ class Agreement:
     @property
     def score(self) -> float:
         """One number to choose by: the mean of all three, since each saturates somewhere."""
-        return float(self.per_item.mean())
-
-    @property
-    def per_item(self) -> NDArray[np.float64]:
-        """(q,) the mean of the three for each item, to compare two adapters item by item."""
-        return np.asarray((self.self_retrieval + self.first_kept + self.overlap) / 3)
+        return float(np.mean([self.self_retrieval, self.first_kept, self.overlap]))
 
 
 class HeldOut:

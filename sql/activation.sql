@@ -39,7 +39,7 @@ DECLARE
 BEGIN
     SELECT a.checksum INTO stored FROM drift.adapter a WHERE a.id = verify.adapter;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'VD011', MESSAGE = format('there is no adapter %s', adapter), HINT = 'SELECT * FROM drift.adapters;';
+        PERFORM drift.refuse_adapter(adapter);
     END IF;
     IF stored IS DISTINCT FROM drift.checksum(adapter) THEN
         RETURN QUERY SELECT false, 0, NULL::double precision, 'its weights are not those of its checksum'::text;
@@ -149,7 +149,7 @@ BEGIN
     PERFORM drift.require_administration();
     DELETE FROM drift.adapter a WHERE a.id = drop_adapter.adapter RETURNING a.* INTO this;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'VD011', MESSAGE = format('there is no adapter %s', adapter), HINT = 'SELECT * FROM drift.adapters;';
+        PERFORM drift.refuse_adapter(adapter);
     ELSIF this.status = 'active' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'VD022',

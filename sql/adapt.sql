@@ -71,6 +71,36 @@ $$;
 COMMENT ON FUNCTION drift.refuse_direction(vector) IS 'Raises VD002: a vector of zero length cannot be scaled to unit length.';
 
 
+CREATE OR REPLACE FUNCTION drift.refuse_adapter(adapter bigint)
+RETURNS void
+LANGUAGE plpgsql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'VD011',
+        MESSAGE = format('there is no adapter %s', adapter),
+        HINT = 'SELECT * FROM drift.adapters;';
+END
+$$;
+COMMENT ON FUNCTION drift.refuse_adapter(bigint) IS 'Raises VD011: no adapter has that id.';
+
+
+CREATE OR REPLACE FUNCTION drift.refuse_incomplete(adapter bigint, what text)
+RETURNS void
+LANGUAGE plpgsql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'VD030',
+        MESSAGE = format('adapter %s is incomplete: %s', adapter, what),
+        HINT = format('SELECT * FROM drift.verify(%s); then import it again from its file: drift-pg import FILE', adapter);
+END
+$$;
+COMMENT ON FUNCTION drift.refuse_incomplete(bigint, text) IS 'Raises VD030: rows of an adapter are missing.';
+
+
 -- The settings make the plan an ordered index scan, planned once for a session: a scan that is sorted, or planned
 -- for each query anew, costs half as much again as the products themselves.
 CREATE OR REPLACE FUNCTION drift.multiply(adapter bigint, step drift.adapter_layer, given vector)
@@ -97,10 +127,7 @@ BEGIN
             WHERE w.adapter_id = multiply.adapter AND w.layer = step.position AND w.block = this_block
             ORDER BY w.output);
         IF cardinality(products) <> step.outputs THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'VD030',
-                MESSAGE = format('adapter %s is incomplete: layer %s has %s of %s rows of weights', adapter, step.position, cardinality(products), step.outputs),
-                HINT = format('SELECT * FROM drift.verify(%s); then import it again from its file: drift-pg import FILE', adapter);
+            PERFORM drift.refuse_incomplete(adapter, format('layer %s has %s of %s rows of weights', step.position, cardinality(products), step.outputs));
         END IF;
         IF this_block = 0 THEN
             total := products::vector;
@@ -148,10 +175,7 @@ BEGIN
     SELECT a.source, a.normalize_input, m.dimensions INTO this
     FROM drift.adapter a JOIN drift.model m ON m.name = a.source WHERE a.id = adapt.adapter;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'VD011',
-            MESSAGE = format('there is no adapter %s', adapter),
-            HINT = 'SELECT * FROM drift.adapters;';
+        PERFORM drift.refuse_adapter(adapter);
     END IF;
     IF vector_dims(query) <> this.dimensions THEN
         PERFORM drift.check_dimensions(query, this.source, this.dimensions);
@@ -186,10 +210,7 @@ BEGIN
     END LOOP;
     -- Without this an adapter that lost its layers would hand the query through unadapted.
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'VD030',
-            MESSAGE = format('adapter %s is incomplete: it has no layers', adapter),
-            HINT = format('SELECT * FROM drift.verify(%s); then import it again from its file: drift-pg import FILE', adapter);
+        PERFORM drift.refuse_incomplete(adapter, 'it has no layers');
     END IF;
     RETURN hidden;
 END

@@ -10,7 +10,8 @@ import pytest
 import drift_pg
 from drift_pg import errors
 from drift_pg.database import sampling
-from drift_pg.database.sampling import EmbeddingColumn, Sample, draw
+from drift_pg.database.registry import EmbeddingColumn
+from drift_pg.database.sampling import Sample, draw
 from tests.tables import make_docs, vector
 
 

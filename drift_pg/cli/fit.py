@@ -19,7 +19,8 @@ from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.output import json_option, note, progress, say, show_json
 from drift_pg.database import adapters
 from drift_pg.database.connection import one
-from drift_pg.database.sampling import EmbeddingColumn, Sample, draw
+from drift_pg.database.registry import EmbeddingColumn
+from drift_pg.database.sampling import Sample, draw
 from drift_pg.embedding import EmbeddingCache, embed_all, load_embedder
 from drift_pg.errors import InvalidInput, WrongDimensions
 from drift_pg.pairs import Pairs

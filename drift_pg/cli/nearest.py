@@ -10,8 +10,7 @@ from psycopg import sql
 from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.output import json_option, show_json, show_table
 from drift_pg.database.connection import Connection, one, rows
-from drift_pg.database.registry import ColumnName
-from drift_pg.database.sampling import EmbeddingColumn
+from drift_pg.database.registry import ColumnName, EmbeddingColumn
 from drift_pg.embedding import embed, load_embedder
 
 _READABLE = """

@@ -9,7 +9,7 @@ from psycopg import errors as pg_errors
 from psycopg import sql
 
 from drift_pg.database.connection import Connection, one, rows
-from drift_pg.errors import ColumnMissing, InvalidDefinition
+from drift_pg.errors import ColumnMissing, InvalidDefinition, UnknownColumn
 
 
 def register_model(conn: Connection, name: str, *, dimensions: int, normalized: bool = True) -> None:
@@ -137,3 +137,39 @@ class ColumnName:
     @property
     def _parts(self) -> tuple[str, str, str]:
         return self.schema, self.table, self.column
+
+
+@dataclass(frozen=True)
+class EmbeddingColumn:
+    """A registered column: its name, model, the model's dimensions, and which table it is.
+
+    `identity` changes when the table is replaced by another of its name, truncated or rewritten.
+    """
+
+    name: ColumnName
+    model: str
+    dimensions: int
+    identity: str
+
+    @classmethod
+    def find(cls, conn: Connection, text: str) -> EmbeddingColumn:
+        """Look up a column that is registered and still what it was.
+
+        Raises:
+            UnknownColumn: it is not registered.
+            ColumnMissing: it has changed since, or there is no such table.
+        """
+        name = ColumnName.resolve(conn, text)
+        found = rows(
+            conn,
+            "SELECT model, dimensions, problem, format('%%s %%s', relation::oid, pg_relation_filenode(relation)) AS identity "
+            "FROM drift.columns WHERE relation = %s::regclass AND column_name = %s",
+            [name.relation_text, name.column],
+        )
+        if not found:
+            raise UnknownColumn(
+                f"column {name} is not registered", hint=f"drift-pg register-column '{name}' --model NAME"
+            )
+        if found[0].problem:
+            raise ColumnMissing(found[0].problem, hint=f"drift-pg unregister-column '{name}'")
+        return cls(name, found[0].model, found[0].dimensions, found[0].identity)

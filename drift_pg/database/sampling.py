@@ -16,8 +16,8 @@ from psycopg import sql
 from drift_pg.adapter import Float32, lengths
 from drift_pg.artifact import write_atomically
 from drift_pg.database.connection import Connection, one, rows, vector_schema
-from drift_pg.database.registry import ColumnName
-from drift_pg.errors import ColumnMissing, InvalidDefinition, TooFewPairs, UnknownColumn
+from drift_pg.database.registry import ColumnName, EmbeddingColumn
+from drift_pg.errors import ColumnMissing, InvalidDefinition, TooFewPairs
 from drift_pg.pairs import MINIMUM
 
 SMALL_TABLE = 1 << 30
@@ -66,42 +66,6 @@ class Sample:
         """Read what `save` wrote."""
         with np.load(path, allow_pickle=False) as file:
             return cls(file["keys"], file["texts"], file["vectors"], str(file["method"]), int(file["repeated"]))
-
-
-@dataclass(frozen=True)
-class EmbeddingColumn:
-    """A registered column: its name, model, the model's dimensions, and which table it is.
-
-    `identity` changes when the table is replaced by another of its name, truncated or rewritten.
-    """
-
-    name: ColumnName
-    model: str
-    dimensions: int
-    identity: str
-
-    @classmethod
-    def find(cls, conn: Connection, text: str) -> EmbeddingColumn:
-        """Look up a column that is registered and still what it was.
-
-        Raises:
-            UnknownColumn: it is not registered.
-            ColumnMissing: it has changed since, or there is no such table.
-        """
-        name = ColumnName.resolve(conn, text)
-        found = rows(
-            conn,
-            "SELECT model, dimensions, problem, format('%%s %%s', relation::oid, pg_relation_filenode(relation)) AS identity "
-            "FROM drift.columns WHERE relation = %s::regclass AND column_name = %s",
-            [name.relation_text, name.column],
-        )
-        if not found:
-            raise UnknownColumn(
-                f"column {name} is not registered", hint=f"drift-pg register-column '{name}' --model NAME"
-            )
-        if found[0].problem:
-            raise ColumnMissing(found[0].problem, hint=f"drift-pg unregister-column '{name}'")
-        return cls(name, found[0].model, found[0].dimensions, found[0].identity)
 
 
 def draw(conn: Connection, column: EmbeddingColumn, text: Sequence[str], count: int, *, seed: int = 0) -> Sample:

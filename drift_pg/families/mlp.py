@@ -11,8 +11,8 @@ import numpy as np
 
 from drift_pg.adapter import Adapter, Float32, Layer
 from drift_pg.errors import InvalidInput, MissingExtra
-from drift_pg.families.base import Centred, Family, adapter_of
-from drift_pg.families.procrustes import diagonal_scale, orthogonal_map
+from drift_pg.families.base import Family, adapter_of
+from drift_pg.families.procrustes import Procrustes, diagonal_scale
 from drift_pg.pairs import Pairs
 
 
@@ -54,10 +54,10 @@ class ResidualMLP(Family):
             raise InvalidInput(f"learning_rate is {self.learning_rate}, it must be above 0")
         if self.hidden < 1 or self.epochs < 1 or self.batch < 1:
             raise InvalidInput(f"hidden {self.hidden}, epochs {self.epochs} and batch {self.batch} must be at least 1")
-        skip, offset = _skip(pairs)
-        residual = pairs.target - pairs.source @ skip - offset
+        skip = Procrustes().fit(pairs).layers[0].weights
+        residual = pairs.target - pairs.source @ skip[:, :-1].T - skip[:, -1]
         first, second = self._train(pairs.source, residual, seed)
-        wide = np.column_stack([second[:, :-1], skip.T, second[:, -1] + offset])
+        wide = np.column_stack([second[:, :-1], skip[:, :-1], second[:, -1] + skip[:, -1]])
         if self.diagonal_scaling:
             wide = wide * _scale(pairs, Layer(first, "gelu"), Layer(wide, takes_input=True))[:, None]
         return adapter_of(pairs, Layer(first, "gelu"), Layer(wide, takes_input=True))
@@ -95,12 +95,6 @@ class ResidualMLP(Family):
             if waited >= self.patience:
                 break
         network.load_state_dict(best_weights)
-
-
-def _skip(pairs: Pairs) -> tuple[Float32, Float32]:
-    x, y = Centred.of(pairs.source), Centred.of(pairs.target)
-    rotation = orthogonal_map(x.values, y.values)
-    return rotation, y.mean - x.mean @ rotation
 
 
 def _scale(pairs: Pairs, first: Layer, second: Layer) -> Float32:

@@ -16,8 +16,9 @@ class Procrustes(Family):
     """y = S Rᵀ(x − x̄) + ȳ with orthogonal R: U Vᵀ from the SVD of the cross-covariance.
 
     R minimises ‖X R − Y‖ over orthogonal matrices (Schönemann, 1966). Between spaces of different
-    dimensions its rows or columns are orthonormal, and it maximises the trace of Rᵀ Xᵀ Y. S is the diagonal scaling matrix of Drift-Adapter
-    (EMNLP 2025, section 3), here in closed form: per output dimension, the least-squares scale.
+    dimensions its rows or columns are orthonormal, and it maximises the trace of Rᵀ Xᵀ Y. S is the diagonal
+    scaling matrix of Drift-Adapter (EMNLP 2025, section 3), here in closed form: per output dimension, the
+    least-squares scale.
 
     Attributes:
         centre: fit around the means of both spaces, which lie far from zero for most text models.
@@ -30,15 +31,15 @@ class Procrustes(Family):
     def fit(self, pairs: Pairs, *, seed: int = 0) -> Adapter:  # noqa: ARG002 (nothing is drawn)
         """Fit in closed form; one layer."""
         x, y = Centred.of(pairs.source, centre=self.centre), Centred.of(pairs.target, centre=self.centre)
-        rotation = orthogonal_map(x.values, y.values)
+        rotation = nearest_orthogonal(x.values.T @ y.values)
         if self.diagonal_scaling:
             rotation = rotation * diagonal_scale(x.values @ rotation, y.values)
         return adapter_of(pairs, affine_layer(rotation, y.mean - x.mean @ rotation))
 
 
-def orthogonal_map(x: Float32, y: Float32) -> Float32:
-    """The (m, k) matrix with orthonormal rows or columns that brings x @ R closest to y."""
-    u, _, vt = np.linalg.svd(x.T @ y, full_matrices=False)
+def nearest_orthogonal(cross: Float32) -> Float32:
+    """The (m, k) matrix R with orthonormal rows or columns of largest trace(Rᵀ C), for C = Xᵀ Y (m, k)."""
+    u, _, vt = np.linalg.svd(cross, full_matrices=False)
     return np.asarray(u @ vt, dtype=np.float32)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drift_pg.adapter import Adapter, Float32
-from drift_pg.families.base import Family, adapter_of, affine_layer
+from drift_pg.families.base import Centred, Family, adapter_of, affine_layer
+from drift_pg.families.procrustes import nearest_orthogonal
 from drift_pg.neighbours import HeldOut
 from drift_pg.pairs import Pairs
 
@@ -98,20 +99,15 @@ class Decomposition:
     _matrices: dict[Exponents, Float32] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, x: Float32, y: Float32, weights: Float32 | None = None) -> Decomposition:
-        """Decompose x (n, m) and y (n, k); an item counts by its weight (n,)."""
-        w = np.ones(len(x), np.float32) if weights is None else weights
-        w = (w / w.sum())[:, None]
-        x_mean, y_mean = (w * x).sum(axis=0), (w * y).sum(axis=0)
-        a, b = x - x_mean, y - y_mean
-        wa = w * a
-        return cls(x_mean, y_mean, Spectrum.of(wa.T @ a), Spectrum.of((w * b).T @ b), wa.T @ b)
+    def of(cls, x: Float32, y: Float32) -> Decomposition:
+        """Decompose x (n, m) and y (n, k)."""
+        a, b = Centred.of(x), Centred.of(y)
+        gx, gy, cross = (np.asarray(p.values.T @ q.values / len(x), np.float32) for p, q in ((a, a), (b, b), (a, b)))
+        return cls(a.mean, b.mean, Spectrum.of(gx), Spectrum.of(gy), cross)
 
     def rotation(self, *, centre: bool) -> Float32:
         """The Procrustes map; uncentred, the means are part of what is rotated."""
-        moment = self.cross if centre else self.cross + np.outer(self.x_mean, self.y_mean)
-        u, _, vt = np.linalg.svd(moment, full_matrices=False)
-        return np.asarray(u @ vt)
+        return nearest_orthogonal(self.cross if centre else self.cross + np.outer(self.x_mean, self.y_mean))
 
     @cached_property
     def correlations(self) -> tuple[Float32, Float32, Float32]:
