@@ -87,6 +87,15 @@ def test_a_downgrade_does_not_destroy_adapters_unless_told_to(conn: psycopg.Conn
     drift_pg.downgrade(conn, destroy_adapters=True)
 
 
+def test_a_downgrade_drops_nothing_that_a_user_built_on_it(conn: psycopg.Connection) -> None:
+    conn.execute("CREATE VIEW public.mine AS SELECT relation, problem FROM drift.status")
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist, match="mine"):
+        drift_pg.downgrade(conn)
+    assert conn.execute("SELECT count(*) FROM public.mine").fetchone() == (0,)
+    conn.execute("DROP VIEW public.mine")
+    drift_pg.downgrade(conn)
+
+
 def test_the_printed_sql_run_by_psql_gives_the_same_database(pgvector_dsn: str, dsn: str) -> None:
     runner = CliRunner()
     arguments = ["upgrade", "--sql", "--vector-schema", servers.PGVECTOR_SCHEMA]

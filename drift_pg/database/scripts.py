@@ -69,14 +69,19 @@ DO $$ DECLARE stored bigint; BEGIN
 END $$;
 """
 
+# Newest first, since a later view is built on earlier ones; no CASCADE, which would take what a user built on them.
 _DROP_FUNCTIONS = """
 DO $$ DECLARE command text; BEGIN
     FOR command IN
-        SELECT format('DROP VIEW %s CASCADE', oid::regclass) FROM pg_class WHERE relnamespace = to_regnamespace('drift') AND relkind = 'v'
-        UNION ALL
+        SELECT format('DROP VIEW %s', oid::regclass) FROM pg_class
+        WHERE relnamespace = to_regnamespace('drift') AND relkind = 'v' ORDER BY oid DESC
+    LOOP
+        EXECUTE command;
+    END LOOP;
+    FOR command IN
         SELECT format('DROP FUNCTION %s', oid::regprocedure) FROM pg_proc WHERE pronamespace = to_regnamespace('drift')
     LOOP
-        EXECUTE replace(command, 'DROP VIEW', 'DROP VIEW IF EXISTS');
+        EXECUTE command;
     END LOOP;
 END $$;
 """
