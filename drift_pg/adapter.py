@@ -270,6 +270,12 @@ class Adapter:
         """How many weights are stored."""
         return sum(layer.weights.size for layer in self.layers)
 
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply–add operations per vector: those of the costliest expert, and of the route layer."""
+        route = self.layers[0].weights.size if self.experts else 0
+        return route + max(sum(layer.weights.size for layer in path) for path in self._paths)
+
     def apply(self, x: ArrayLike) -> Float32:
         """Map one vector (m,) -> (k,), or rows (n, m) -> (n, k), in float32.
 

@@ -66,9 +66,14 @@ class Agreement:
     overlap: NDArray[np.float64]
 
     @property
+    def scores(self) -> NDArray[np.float64]:
+        """(q,) per item, the mean of all three, since each saturates somewhere."""
+        return np.asarray(np.mean([self.self_retrieval, self.first_kept, self.overlap], axis=0))
+
+    @property
     def score(self) -> float:
-        """One number to choose by: the mean of all three, since each saturates somewhere."""
-        return float(np.mean([self.self_retrieval, self.first_kept, self.overlap]))
+        """One number to choose by."""
+        return float(self.scores.mean())
 
 
 class HeldOut:

@@ -40,8 +40,8 @@ class Pairs:
     keys: NDArray[np.str_] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "source", _checked("source", self.source))
-        object.__setattr__(self, "target", _checked("target", self.target))
+        object.__setattr__(self, "source", checked_vectors("source", self.source))
+        object.__setattr__(self, "target", checked_vectors("target", self.target))
         if len(self.source) != len(self.target):
             raise WrongDimensions(
                 f"{len(self.source)} source vectors and {len(self.target)} target vectors are no pairs"
@@ -141,8 +141,13 @@ def _read_parquet(path: Path) -> dict[str, Any]:
 _READERS = {".npz": _read_npz, ".parquet": _read_parquet}
 
 
-def _checked(side: str, vectors: ArrayLike) -> Float32:
-    """Vectors as float32 (n, d), or an error that names the first bad row."""
+def checked_vectors(side: str, vectors: ArrayLike) -> Float32:
+    """Vectors as float32 (n, d), or an error that names the side and the first bad row.
+
+    Raises:
+        WrongDimensions: they are not rows of equal length.
+        InvalidVector: NaN, infinity, or a vector of zero length.
+    """
     try:
         array = np.ascontiguousarray(vectors, dtype=np.float32)
     except (ValueError, TypeError) as error:

@@ -8,14 +8,14 @@ import numpy as np
 
 from drift_pg.adapter import Adapter
 from drift_pg.errors import InvalidInput
-from drift_pg.families.base import Centred, Family, adapter_of, affine_layer
+from drift_pg.families.base import Centred, Refinable, adapter_of, affine_layer
 from drift_pg.families.procrustes import diagonal_scale
 from drift_pg.families.ridge import ridge_map
 from drift_pg.pairs import Pairs
 
 
 @dataclass(frozen=True)
-class LowRank(Family):
+class LowRank(Refinable):
     """y = S U Vᵀ(x − x̄) + ȳ with U and V of few columns (Drift-Adapter, EMNLP 2025, section 3).
 
     The paper minimises the squared error by gradient descent; the same minimum has a closed form,
@@ -32,7 +32,7 @@ class LowRank(Family):
     penalty: float = 0.01
     diagonal_scaling: bool = False
 
-    def fit(self, pairs: Pairs, *, seed: int = 0) -> Adapter:  # noqa: ARG002 (nothing is drawn)
+    def start(self, pairs: Pairs, seed: int) -> Adapter:  # noqa: ARG002 (nothing is drawn)
         """Fit in closed form; two layers."""
         limit = min(pairs.source_dimensions, pairs.target_dimensions)
         if not self.rank >= 1:

@@ -10,23 +10,15 @@ from typing import Any
 import numpy as np
 
 from drift_pg.adapter import Adapter, Float32, Layer
-from drift_pg.errors import InvalidInput, MissingExtra
-from drift_pg.families.base import Family, adapter_of
+from drift_pg.errors import InvalidInput
+from drift_pg.families.base import Refinable, adapter_of
 from drift_pg.families.procrustes import Procrustes, diagonal_scale
+from drift_pg.families.torch import import_torch
 from drift_pg.pairs import Pairs
 
 
-def import_torch() -> ModuleType:
-    """torch, or an error that says how to install it."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtra("this family trains with torch", hint="pip install 'drift-pg[train]'") from error
-    return torch
-
-
 @dataclass(frozen=True)
-class ResidualMLP(Family):
+class ResidualMLP(Refinable):
     """y = S (P x + B gelu(A x + a) + b): Drift-Adapter's residual MLP (EMNLP 2025, section 3).
 
     The skip P is the centred Procrustes map, which stands in for the paper's identity between spaces
@@ -48,7 +40,7 @@ class ResidualMLP(Family):
     batch: int = 256
     diagonal_scaling: bool = False
 
-    def fit(self, pairs: Pairs, *, seed: int = 0) -> Adapter:
+    def start(self, pairs: Pairs, seed: int) -> Adapter:
         """Train; two layers, the second taking [hidden ; x]."""
         if self.learning_rate <= 0:
             raise InvalidInput(f"learning_rate is {self.learning_rate}, it must be above 0")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from drift_pg.adapter import Adapter, Float32
-from drift_pg.families.base import Centred, Family, adapter_of, affine_layer
+from drift_pg.families.base import Centred, Refinable, adapter_of, affine_layer
 from drift_pg.pairs import Pairs
 
 
 @dataclass(frozen=True)
-class Procrustes(Family):
+class Procrustes(Refinable):
     """y = S Rᵀ(x − x̄) + ȳ with orthogonal R: U Vᵀ from the SVD of the cross-covariance.
 
     R minimises ‖X R − Y‖ over orthogonal matrices (Schönemann, 1966). Between spaces of different
@@ -28,7 +28,7 @@ class Procrustes(Family):
     centre: bool = True
     diagonal_scaling: bool = False
 
-    def fit(self, pairs: Pairs, *, seed: int = 0) -> Adapter:  # noqa: ARG002 (nothing is drawn)
+    def start(self, pairs: Pairs, seed: int) -> Adapter:  # noqa: ARG002 (nothing is drawn)
         """Fit in closed form; one layer."""
         x, y = Centred.of(pairs.source, centre=self.centre), Centred.of(pairs.target, centre=self.centre)
         rotation = nearest_orthogonal(x.values.T @ y.values)

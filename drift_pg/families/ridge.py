@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from drift_pg.adapter import Adapter, Float32
 from drift_pg.errors import InvalidInput
-from drift_pg.families.base import Centred, Family, adapter_of, affine_layer
+from drift_pg.families.base import Centred, Refinable, adapter_of, affine_layer
 from drift_pg.pairs import Pairs
 
 
 @dataclass(frozen=True)
-class Ridge(Family):
+class Ridge(Refinable):
     """y = Wᵀ(x − x̄) + ȳ, minimising ‖X W − Y‖² + λ‖W‖².
 
     Attributes:
@@ -24,7 +24,7 @@ class Ridge(Family):
 
     penalty: float = 0.1
 
-    def fit(self, pairs: Pairs, *, seed: int = 0) -> Adapter:  # noqa: ARG002 (nothing is drawn)
+    def start(self, pairs: Pairs, seed: int) -> Adapter:  # noqa: ARG002 (nothing is drawn)
         """Fit in closed form; one layer."""
         x, y = Centred.of(pairs.source), Centred.of(pairs.target)
         matrix = ridge_map(x.values, y.values, self.penalty)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drift_pg.adapter import Adapter, Float32
-from drift_pg.families.base import Centred, Family, adapter_of, affine_layer
+from drift_pg.families.base import Centred, Refinable, adapter_of, affine_layer
 from drift_pg.families.procrustes import nearest_orthogonal
 from drift_pg.neighbours import HeldOut
 from drift_pg.pairs import Pairs
@@ -35,7 +35,7 @@ GRID = tuple(Exponents(p, s, r) for p, s, r in product((0.0, -0.25), (0.5, 0.75)
 
 
 @dataclass(frozen=True)
-class Spectral(Family):
+class Spectral(Refinable):
     """y = Wᵀx (+ bias) with W = Gₓ^p U Sˢ Vᵀ Gᵧ^r, scaled to least squares; one layer.
 
     Gₓ and Gᵧ are the covariances of the centred pairs, scaled to mean eigenvalue 1 and floored; U S Vᵀ is the
@@ -55,7 +55,7 @@ class Spectral(Family):
 
     exponents: tuple[float, float, float] | None = None
 
-    def fit(self, pairs: Pairs, *, seed: int = 0) -> Adapter:
+    def start(self, pairs: Pairs, seed: int) -> Adapter:
         """Choose the exponents on held-out pairs, then fit all pairs."""
         chosen = choose(pairs, seed) if self.exponents is None else Choice(Exponents(*self.exponents))
         matrix, bias = chosen.map(Decomposition.of(pairs.source, pairs.target))
@@ -99,10 +99,11 @@ class Decomposition:
     _matrices: dict[Exponents, Float32] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, x: Float32, y: Float32) -> Decomposition:
-        """Decompose x (n, m) and y (n, k)."""
-        a, b = Centred.of(x), Centred.of(y)
-        gx, gy, cross = (np.asarray(p.values.T @ q.values / len(x), np.float32) for p, q in ((a, a), (b, b), (a, b)))
+    def of(cls, x: Float32, y: Float32, weights: Float32 | None = None) -> Decomposition:
+        """Decompose x (n, m) and y (n, k), each pair counted by its weight (n,), or all alike."""
+        shares = np.full(len(x), 1 / len(x), np.float32) if weights is None else weights / weights.sum()
+        a, b = Centred.of(x, shares), Centred.of(y, shares)
+        gx, gy, cross = ((p.values.T * shares) @ q.values for p, q in ((a, a), (b, b), (a, b)))
         return cls(a.mean, b.mean, Spectrum.of(gx), Spectrum.of(gy), cross)
 
     def rotation(self, *, centre: bool) -> Float32:
