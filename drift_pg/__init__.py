@@ -7,23 +7,27 @@ from drift_pg.database import (
     deactivate,
     downgrade,
     drop_adapter,
+    latest_evaluation,
     load,
     load_by_id,
     register_column,
     register_model,
     store,
+    store_evaluation,
     unregister_column,
     unregister_model,
     upgrade,
     verify,
 )
 from drift_pg.errors import DriftError
+from drift_pg.evaluation import Evaluation, evaluate
 from drift_pg.families import fit
 from drift_pg.pairs import Pairs
 
 __all__ = [
     "Adapter",
     "DriftError",
+    "Evaluation",
     "Layer",
     "Pairs",
     "activate",
@@ -31,12 +35,15 @@ __all__ = [
     "deactivate",
     "downgrade",
     "drop_adapter",
+    "evaluate",
     "fit",
+    "latest_evaluation",
     "load",
     "load_by_id",
     "register_column",
     "register_model",
     "store",
+    "store_evaluation",
     "unregister_column",
     "unregister_model",
     "upgrade",

@@ -16,7 +16,9 @@
     ├── Conflict                the database's state forbids it
     │   ├── AlreadyRegistered   VD020
     │   ├── ActivationRunning   VD021
-    │   └── StillInUse          VD022
+    │   ├── StillInUse          VD022
+    │   ├── NotEvaluated        VD023   the quality gate has nothing to judge an adapter by
+    │   └── BelowMinimum        VD024   the quality gate refuses an adapter's score
     ├── Broken                  something stored is not what was written
     │   ├── VerificationFailed  VD030
     │   ├── WrongRevision       VD031   schema drift is not at the revision expected
@@ -144,6 +146,18 @@ class StillInUse(Conflict):
     """Something else depends on what was to be removed."""
 
     sqlstate = "VD022"
+
+
+class NotEvaluated(Conflict):
+    """The adapter has no evaluation, so the quality gate does not let it serve."""
+
+    sqlstate = "VD023"
+
+
+class BelowMinimum(Conflict):
+    """The adapter's latest evaluation is below the minimum that the quality gate asks for."""
+
+    sqlstate = "VD024"
 
 
 class Broken(DriftError):

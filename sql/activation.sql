@@ -75,7 +75,46 @@ $$;
 COMMENT ON FUNCTION drift.lock_activation(text, text) IS 'Takes the lock on the active adapter of two models until the transaction ends, or raises VD021.';
 
 
-CREATE OR REPLACE FUNCTION drift.activate(adapter bigint)
+CREATE OR REPLACE FUNCTION drift.latest_evaluation(adapter bigint)
+RETURNS SETOF drift.evaluation
+LANGUAGE sql STABLE STRICT PARALLEL SAFE ROWS 1
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+    SELECT e.* FROM drift.evaluation e WHERE e.adapter_id = latest_evaluation.adapter ORDER BY e.id DESC LIMIT 1
+$$;
+COMMENT ON FUNCTION drift.latest_evaluation(bigint) IS 'The evaluation of an adapter that counts: its latest; no row if there is none.';
+
+
+CREATE OR REPLACE FUNCTION drift.check_gate(adapter bigint, minimum real)
+RETURNS void
+LANGUAGE plpgsql STABLE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    found drift.evaluation;
+    unseen text := format('SELECT drift.activate(%s, force => true); or drift-pg activate %s --force', adapter, adapter);
+BEGIN
+    SELECT * INTO found FROM drift.latest_evaluation(adapter);
+    IF found.id IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD023',
+            MESSAGE = format('adapter %s is not activated: it has not been evaluated', adapter),
+            HINT = format('drift-pg evaluate %s --test-pairs FILE; to serve it unseen: %s', adapter, unseen);
+    ELSIF found.score_low < minimum THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD024',
+            MESSAGE = format('adapter %s is not activated: its score is %s, at least %s with 95 %% confidence, and the minimum is %s',
+                             adapter, round(found.score::numeric, 3), round(found.score_low::numeric, 3), round(minimum::numeric, 3)),
+            DETAIL = format('Evaluated on %s items at %s; the advice was: %s.', found.items, date_trunc('second', found.created_at), found.advice),
+            HINT = format('Fit it on more pairs, or re-embed first; to serve it all the same: %s', unseen);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION drift.check_gate(bigint, real) IS
+    'The quality gate: raises VD023 if an adapter has no evaluation, VD024 if the lower end of its score is below the minimum.';
+
+
+CREATE OR REPLACE FUNCTION drift.activate(adapter bigint, force boolean DEFAULT false, minimum real DEFAULT :'minimum')
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
@@ -84,8 +123,14 @@ DECLARE
     this drift.adapter;
     replaced bigint;
     verdict record;
+    overridden text;
 BEGIN
     PERFORM drift.require_administration();
+    IF NOT minimum BETWEEN 0 AND 1 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD003',
+            MESSAGE = format('the minimum is %s, expected 0 to 1', minimum);
+    END IF;
     SELECT * INTO verdict FROM drift.verify(adapter);
     IF NOT verdict.ok THEN
         RAISE EXCEPTION USING
@@ -95,6 +140,17 @@ BEGIN
     END IF;
     SELECT a.* INTO this FROM drift.adapter a WHERE a.id = activate.adapter;
     PERFORM drift.lock_activation(this.source, this.target);
+    -- Only a candidate is judged: one that has served was accepted then, and is the way back from what replaced it.
+    IF this.status = 'candidate' THEN
+        BEGIN
+            PERFORM drift.check_gate(adapter, minimum);
+        EXCEPTION WHEN SQLSTATE 'VD023' OR SQLSTATE 'VD024' THEN
+            IF NOT force THEN
+                RAISE;
+            END IF;
+            overridden := SQLERRM;
+        END;
+    END IF;
     -- A status read before the lock may be old; only what is not yet active changes.
     UPDATE drift.adapter a SET status = 'retired'
     WHERE a.source = this.source AND a.target = this.target AND a.status = 'active' AND a.id <> this.id
@@ -102,12 +158,13 @@ BEGIN
     UPDATE drift.adapter a SET status = 'active', activated_at = now() WHERE a.id = this.id AND a.status <> 'active';
     IF FOUND THEN
         INSERT INTO drift.event (action, subject, details)
-        VALUES ('activate', adapter::text, jsonb_build_object('source', this.source, 'target', this.target, 'replaced', replaced));
+        VALUES ('activate', adapter::text, jsonb_build_object('source', this.source, 'target', this.target, 'replaced', replaced)
+            || CASE WHEN overridden IS NULL THEN '{}'::jsonb ELSE jsonb_build_object('forced', true, 'overridden', overridden) END);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION drift.activate(bigint) IS
-    'Makes an adapter the one that serves its two models, at commit, for every client; the one before is retired. Refuses an adapter that drift.verify finds broken.';
+COMMENT ON FUNCTION drift.activate(bigint, boolean, real) IS
+    'Makes an adapter the one that serves its two models, at commit, for every client; the one before is retired. Refuses an adapter that drift.verify finds broken, and, unless forced, a candidate that the quality gate refuses (VD023, VD024).';
 
 
 CREATE OR REPLACE FUNCTION drift.deactivate(source text, target text)

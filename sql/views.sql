@@ -14,15 +14,17 @@ SELECT a.id, a.source, a.target, a.status, a.family,
        s.dimensions AS source_dimensions, t.dimensions AS target_dimensions,
        l.layers, l.parameters,
        (a.details ->> 'pairs')::integer AS pairs,
-       encode(a.checksum, 'hex') AS checksum, a.created_at, a.created_by, a.activated_at
+       encode(a.checksum, 'hex') AS checksum, a.created_at, a.created_by, a.activated_at,
+       e.score, e.score_low, e.advice
 FROM drift.adapter a
 JOIN drift.model s ON s.name = a.source
 JOIN drift.model t ON t.name = a.target
 CROSS JOIN LATERAL (
     SELECT count(*) AS layers, sum(l.outputs * (l.inputs + 1)) AS parameters
     FROM drift.adapter_layer l WHERE l.adapter_id = a.id) l
+LEFT JOIN LATERAL drift.latest_evaluation(a.id) e ON true
 ORDER BY a.id;
-COMMENT ON VIEW drift.adapters IS 'Stored adapters: between which models, with which status';
+COMMENT ON VIEW drift.adapters IS 'Stored adapters: between which models, with which status, and what the latest evaluation says';
 
 CREATE OR REPLACE VIEW drift.columns WITH (security_invoker = true) AS
 SELECT c.relation, c.column_name, c.model, m.dimensions, c.metric, c.index_cast,

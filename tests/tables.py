@@ -75,5 +75,5 @@ class Upgrade:
         self.adapter = drift_pg.store(conn, linear(self.matrix), source="new", target="legacy")
 
     def activate(self) -> "Upgrade":
-        drift_pg.activate(self.conn, self.adapter)
+        drift_pg.activate(self.conn, self.adapter, force=True)
         return self

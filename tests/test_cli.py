@@ -66,7 +66,7 @@ def test_the_life_of_an_upgrade(cli, table: psycopg.Connection, tmp_path: Path) 
         "adapter": 1, "source": "new", "target": "legacy", "family": "spectral", "pairs": 300, "seconds": None,
     }  # fmt: skip
     assert len(Pairs.load(tmp_path / "pairs.npz").keys) == 300
-    assert "now maps queries of new into the space of legacy" in cli("activate", "1").output
+    assert "now maps queries of new into the space of legacy" in cli("activate", "1", "--force").output
     found = json.loads(
         cli(
             "nearest", "text 42", "--column", COLUMN, "--query-model", "new", "--embed", EMBED, "-k", "3", "--json"
@@ -186,7 +186,7 @@ def test_an_export_replaces_no_file_unasked(cli, table, tmp_path: Path) -> None:
 def test_status_and_verify_exit_1_when_something_is_broken(cli, table) -> None:
     prepare(cli)
     fit(cli)
-    cli("activate", "1")
+    cli("activate", "1", "--force")
     assert "All is well" in cli("status").output
     table.execute("UPDATE drift.adapter SET checksum = sha256('x')")
     assert "is broken" in cli("verify", "1", exits=1).output

@@ -45,7 +45,7 @@ def test_the_init_script_makes_a_database_that_serves(initialised: str, rng: np.
         for name in ("legacy", "new"):
             drift_pg.register_model(conn, name, dimensions=DIMENSIONS)
         drift_pg.register_column(conn, "docs", "embedding", model="legacy")
-        drift_pg.activate(conn, drift_pg.store(conn, adapter, source="new", target="legacy"))
+        drift_pg.activate(conn, drift_pg.store(conn, adapter, source="new", target="legacy"), force=True)
         search = "SELECT id FROM drift.nearest(NULL::docs, 'embedding', %s, 'new', 1)"
         assert [conn.execute(search, [vector(query)]).fetchone() for query in new[:20]] == [(i,) for i in range(20)]
         assert status(conn).healthy

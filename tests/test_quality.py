@@ -24,7 +24,7 @@ def test_exact_search_through_sql_keeps_the_recall_of_numpy(conn: psycopg.Connec
     for name in ("l3", "l6"):
         drift_pg.register_model(conn, name, dimensions=384)
     drift_pg.register_column(conn, "docs", "embedding", model="l3", metric="cosine")
-    drift_pg.activate(conn, drift_pg.store(conn, adapter, source="l6", target="l3"))
+    drift_pg.activate(conn, drift_pg.store(conn, adapter, source="l6", target="l3"), force=True)
     found = [
         [
             row[0]

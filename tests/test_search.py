@@ -119,7 +119,7 @@ def test_nearest_follows_the_columns_metric_type_and_index(conn, rng, kind, opcl
     drift_pg.register_column(conn, '"Odd Schema"."Weird ""Table"""', "Vec Col", model="legacy")
     matrix = rotation(rng, 24)
     adapter = Adapter((Layer(np.column_stack([matrix.T, np.zeros(24)])),), 24, 24, normalize_input=False)
-    drift_pg.activate(conn, drift_pg.store(conn, adapter, source="new", target="legacy"))
+    drift_pg.activate(conn, drift_pg.store(conn, adapter, source="new", target="legacy"), force=True)
     query = rng.standard_normal(24)
     conn.execute("SET enable_seqscan = off; SET hnsw.ef_search = 300")
     found = conn.execute(
@@ -181,7 +181,7 @@ def test_a_role_without_privileges_is_told_which_grant(upgrade: Upgrade) -> None
                 run(conn, statement, upgrade.new[0])
             assert f"GRANT SELECT ON ALL TABLES IN SCHEMA drift TO {role}" in (refused.value.hint or "")
         with pytest.raises(errors.PermissionDenied) as refused:
-            drift_pg.activate(conn, 1)
+            drift_pg.activate(conn, 1, force=True)
         assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA drift TO {role}" in (
             refused.value.hint or ""
         )
@@ -270,7 +270,7 @@ def test_partitions_are_searched_as_one_table(conn: psycopg.Connection, rng: np.
         drift_pg.register_model(conn, name, dimensions=6)
     drift_pg.register_column(conn, "docs", "embedding", model="legacy")
     matrix = rotation(rng, 6)
-    drift_pg.activate(conn, drift_pg.store(conn, linear(matrix), source="new", target="legacy"))
+    drift_pg.activate(conn, drift_pg.store(conn, linear(matrix), source="new", target="legacy"), force=True)
     for i in (5, 150):
         found = conn.execute(
             "SELECT id FROM drift.nearest(NULL::docs, 'embedding', %s, 'new', 1)", [vector(rows[i] @ matrix.T)]

@@ -44,7 +44,7 @@ def test_what_is_loaded_is_what_was_stored(models: psycopg.Connection, rng: np.r
     assert (loaded.checksum, loaded.family, loaded.details) == (adapter.checksum, "procrustes", {"pairs": 7, "seed": 1})
     with pytest.raises(errors.NoActiveAdapter):
         drift_pg.load(models, source="new", target="legacy")
-    drift_pg.activate(models, stored)
+    drift_pg.activate(models, stored, force=True)
     assert drift_pg.load(models, source="new", target="legacy").checksum == adapter.checksum
     with pytest.raises(errors.UnknownAdapter):
         drift_pg.load_by_id(models, stored + 1)
@@ -135,7 +135,7 @@ def test_an_adapter_that_was_changed_is_not_activated(
     models: psycopg.Connection, stored: int, rng, change: str
 ) -> None:
     serving = drift_pg.store(models, random_adapter(rng), source="new", target="legacy")
-    drift_pg.activate(models, serving)
+    drift_pg.activate(models, serving, force=True)
     with models.transaction():
         models.execute("SET LOCAL search_path = extensions")
         models.execute(
@@ -144,7 +144,7 @@ def test_an_adapter_that_was_changed_is_not_activated(
     found = drift_pg.verify(models, stored)
     assert not found.ok
     with pytest.raises(errors.VerificationFailed, match=f"adapter {stored} is not activated"):
-        drift_pg.activate(models, stored)
+        drift_pg.activate(models, stored, force=True)
     assert one(models, "SELECT id FROM drift.adapters WHERE status = 'active'").id == serving
 
 
@@ -159,7 +159,7 @@ def test_a_load_of_changed_weights_is_refused(models: psycopg.Connection, stored
 
 
 def test_an_incomplete_adapter_answers_with_an_error_not_with_a_vector(models: psycopg.Connection, stored: int) -> None:
-    drift_pg.activate(models, stored)
+    drift_pg.activate(models, stored, force=True)
     models.execute("DELETE FROM drift.adapter_weight WHERE output = 2")
     with pytest.raises(psycopg.Error, match="layer 0 has 2 of 3 rows") as refused:
         models.execute("SELECT drift.adapt(%s::extensions.vector, 'new', 'legacy')", [vector(np.ones(5))])
@@ -172,10 +172,10 @@ def test_an_incomplete_adapter_answers_with_an_error_not_with_a_vector(models: p
 
 def test_activation_replaces_and_deactivation_retires(models: psycopg.Connection, stored: int, rng) -> None:
     second = drift_pg.store(models, random_adapter(rng), source="new", target="legacy")
-    drift_pg.activate(models, stored)
-    drift_pg.activate(models, stored)
-    drift_pg.activate(models, second)
-    drift_pg.activate(models, stored)
+    drift_pg.activate(models, stored, force=True)
+    drift_pg.activate(models, stored, force=True)
+    drift_pg.activate(models, second, force=True)
+    drift_pg.activate(models, stored, force=True)
     drift_pg.deactivate(models, source="new", target="legacy")
     statuses = [tuple(row) for row in models.execute("SELECT id, status FROM drift.adapters ORDER BY id").fetchall()]
     assert statuses == [(stored, "retired"), (second, "retired")]
@@ -194,9 +194,9 @@ def test_of_two_activations_at_once_one_wins_and_the_other_is_told(
 ) -> None:
     rival = drift_pg.store(models, random_adapter(rng), source="new", target="legacy")
     with psycopg.connect(dsn) as first, psycopg.connect(dsn) as second:
-        drift_pg.activate(first, stored)
+        drift_pg.activate(first, stored, force=True)
         with pytest.raises(errors.ActivationRunning, match="from model 'new' to model 'legacy'"):
-            drift_pg.activate(second, rival)
+            drift_pg.activate(second, rival, force=True)
         second.rollback()
         with pytest.raises(errors.ActivationRunning):
             drift_pg.deactivate(second, source="new", target="legacy")
@@ -211,7 +211,7 @@ def test_many_activations_leave_exactly_one_active(models: psycopg.Connection, d
         with psycopg.connect(dsn, autocommit=True) as conn:
             for _ in range(5):
                 with contextlib.suppress(errors.ActivationRunning):
-                    drift_pg.activate(conn, adapter)
+                    drift_pg.activate(conn, adapter, force=True)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in ids]
     for thread in threads:
@@ -222,7 +222,7 @@ def test_many_activations_leave_exactly_one_active(models: psycopg.Connection, d
 
 
 def test_only_an_adapter_that_does_not_serve_is_dropped(models: psycopg.Connection, stored: int) -> None:
-    drift_pg.activate(models, stored)
+    drift_pg.activate(models, stored, force=True)
     with pytest.raises(errors.StillInUse):
         drift_pg.drop_adapter(models, stored)
     drift_pg.deactivate(models, source="new", target="legacy")

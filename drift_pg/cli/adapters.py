@@ -12,8 +12,16 @@ from drift_pg.cli.output import json_option, say, show_json, show_table
 from drift_pg.database import adapters as stored_adapters
 from drift_pg.database.connection import one, rows
 from drift_pg.errors import InvalidInput
+from drift_pg.gate import DEFAULT_MINIMUM
 
 adapter_argument = click.argument("adapter", type=click.IntRange(1))
+minimum_option = click.option(
+    "--minimum",
+    default=DEFAULT_MINIMUM,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="What the lower end of the score's interval must reach.",
+)
 
 
 @click.command("adapters")
@@ -26,22 +34,28 @@ def list_adapters(as_json: bool, dsn: str) -> None:
     if as_json:
         show_json(found)
     elif found:
-        show_table(found, ["id", "source", "target", "status", "family", "pairs", "created_at", "activated_at"])
+        show_table(
+            found,
+            ["id", "source", "target", "status", "family", "pairs", "score", "advice", "created_at", "activated_at"],
+        )
     else:
         say("No adapter is stored. Fit one: drift-pg fit --help")
 
 
 @click.command()
 @adapter_argument
+@click.option("--force", is_flag=True, help="Activate it whatever the quality gate says; the event keeps that.")
+@minimum_option
 @dsn_option
-def activate(adapter: int, dsn: str) -> None:
+def activate(adapter: int, force: bool, minimum: float, dsn: str) -> None:
     """Make an ADAPTER (its id) the one that serves its two models, for every client at once.
 
-    Its checksum is recomputed and its probes are replayed first; one that fails is refused. The adapter
-    that served before is retired and can be activated again: that is the way back.
+    Its checksum is recomputed and its probes are replayed first; one that fails is refused. So is a
+    candidate that was not evaluated, or whose score may lie below the minimum. The adapter that served
+    before is retired and can be activated again: that is the way back.
     """
     with connected(dsn) as conn:
-        stored_adapters.activate(conn, adapter)
+        stored_adapters.activate(conn, adapter, force=force, minimum=minimum)
         models = one(conn, "SELECT source, target FROM drift.adapter WHERE id = %s", [adapter])
     say(f"Adapter {adapter} now maps queries of {models.source} into the space of {models.target}.")
     say(f"The way back: drift-pg deactivate --source {models.source} --target {models.target}, or activate another.")
@@ -124,7 +138,9 @@ def import_adapter(file: Path, source: str, target: str, dsn: str) -> None:
     loaded = Adapter.load(file)
     with connected(dsn) as conn:
         stored = stored_adapters.store(conn, loaded, source=source, target=target)
-    say(f"Adapter {stored} ({source} → {target}) is stored as a candidate. Serve it: drift-pg activate {stored}")
+    say(
+        f"Adapter {stored} ({source} → {target}) is stored as a candidate. Is it good enough? drift-pg evaluate {stored} --help"
+    )
 
 
 COMMANDS = [list_adapters, activate, deactivate, drop_adapter, verify, export_adapter, import_adapter]

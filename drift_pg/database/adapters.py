@@ -19,6 +19,7 @@ from drift_pg.errors import (
     VerificationFailed,
     WrongDimensions,
 )
+from drift_pg.gate import DEFAULT_MINIMUM
 
 PROBES = 4
 
@@ -209,14 +210,24 @@ def _load_layer(conn: Connection, row: Any) -> Layer:
     return Layer(loaded, row.activation, row.takes_input, row.normalize, row.expert, row.is_route)
 
 
-def activate(conn: Connection, adapter_id: int) -> None:
+def activate(conn: Connection, adapter_id: int, *, force: bool = False, minimum: float = DEFAULT_MINIMUM) -> None:
     """Make an adapter the one that serves its two models, at commit, for every client.
+
+    A candidate must have passed the quality gate; one that has served before is activated again as it is.
+
+    Args:
+        conn: a connection.
+        adapter_id: of a stored adapter.
+        force: activate it whatever the gate says; the event keeps what was overridden.
+        minimum: 0 to 1, what the lower end of its score must reach.
 
     Raises:
         UnknownAdapter, VerificationFailed
+        NotEvaluated: it has no evaluation.
+        BelowMinimum: its latest evaluation is below the minimum.
         ActivationRunning: another transaction is changing the same two models' adapter.
     """
-    rows(conn, "SELECT drift.activate(%s::bigint)", [adapter_id])
+    rows(conn, "SELECT drift.activate(%s::bigint, %s, %s::real)", [adapter_id, force, minimum])
 
 
 def deactivate(conn: Connection, *, source: str, target: str) -> None:

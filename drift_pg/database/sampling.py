@@ -136,7 +136,9 @@ class _Source:
                 f"{name.schema}.{name.table} has no column {', '.join(map(repr, missing))}; it has {', '.join(facts.columns)}"
             )
         size = _size(conn, name)
-        return cls(column, tuple(text), _key(facts.key), size.rows, size.heap, vector_schema(conn), facts.system_rows)
+        return cls(
+            column, tuple(text), key_text(facts.key), size.rows, size.heap, vector_schema(conn), facts.system_rows
+        )
 
     def _clause(self, share: float, count: int, seed: int) -> tuple[sql.Composed, str]:
         if self.heap <= SMALL_TABLE:
@@ -180,7 +182,7 @@ def _size(conn: Connection, name: ColumnName) -> Any:
     )
 
 
-def _key(columns: Sequence[str]) -> sql.Composable:
+def key_text(columns: Sequence[str]) -> sql.Composable:
     """The primary key as text; the row's address where there is none."""
     if not columns:
         return sql.SQL("t.ctid::text")

@@ -15,6 +15,7 @@ from alembic.script import ScriptDirectory
 from psycopg import sql
 
 from drift_pg import _assets
+from drift_pg.gate import DEFAULT_MINIMUM
 
 LOCK = 0x64726966745F7067  # "drift_pg"
 BASE = "base"
@@ -109,8 +110,8 @@ def head() -> str:
 
 @cache
 def functions_version() -> str:
-    """What `drift.version()` returns: the package's version and a digest of sql/."""
-    texts = "".join(path.read_text("utf-8") for path in _sql_files())
+    """What `drift.version()` returns: the package's version and a digest of sql/ and of what is rendered into it."""
+    texts = "".join(path.read_text("utf-8") for path in _sql_files()) + str(DEFAULT_MINIMUM)
     return f"{version('drift-pg')} ({hashlib.sha256(texts.encode()).hexdigest()[:12]})"
 
 
@@ -124,9 +125,10 @@ def functions_sql(vector: str) -> str:
     variables = {
         ':"pgvector"': sql.Identifier(vector).as_string(None),
         ":'version'": sql.Literal(functions_version()).as_string(None),
+        ":'minimum'": sql.Literal(DEFAULT_MINIMUM).as_string(None),
     }
     text = "\n".join(path.read_text("utf-8") for path in _sql_files())
-    return re.sub(r""":"pgvector"|:'version'""", lambda match: variables[match.group()], text)
+    return re.sub(r""":"pgvector"|:'version'|:'minimum'""", lambda match: variables[match.group()], text)
 
 
 def _migrations(start: str, end: str, *, down: bool = False) -> str:

@@ -1,0 +1,138 @@
+"""Keeps evaluations of adapters, and searches an embedding column for one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from drift_pg.adapter import Float32
+from drift_pg.database.connection import Connection, one, rows, translated
+from drift_pg.database.registry import EmbeddingColumn
+from drift_pg.database.sampling import key_text
+from drift_pg.embedding import Progress
+from drift_pg.errors import InvalidDefinition, InvalidInput, UnknownAdapter
+
+
+@dataclass(frozen=True)
+class StoredEvaluation:
+    """What was measured of an adapter.
+
+    Attributes:
+        id: of the evaluation.
+        adapter_id: of the adapter.
+        created_at: when it was stored.
+        created_by: the role that stored it.
+        score, score_low, score_high: what the quality gate judges, with its 95 % interval.
+        items: test pairs that the score is a mean over.
+        advice: what to do with the adapter.
+        figures: everything else, as `Evaluation.as_dict()` gave it.
+    """
+
+    id: int
+    adapter_id: int
+    created_at: datetime
+    created_by: str
+    score: float
+    score_low: float
+    score_high: float
+    items: int
+    advice: str
+    figures: dict[str, Any]
+
+
+def store_evaluation(conn: Connection, adapter_id: int, evaluation: Mapping[str, Any]) -> int:
+    """Keep an evaluation of a stored adapter; the latest is what `activate` judges by.
+
+    Args:
+        conn: a connection.
+        adapter_id: of the adapter that was evaluated.
+        evaluation: `Evaluation.as_dict()`.
+
+    Returns:
+        Its id.
+
+    Raises:
+        UnknownAdapter: no adapter has that id.
+        InvalidInput: the mapping lacks the score, the number of pairs or the advice.
+    """
+    try:
+        score, items, advice = evaluation["score"], evaluation["pairs"], evaluation["advice"]["kind"]
+        judged = [score["value"], score["low"], score["high"], items, advice]
+    except (KeyError, TypeError) as error:
+        raise InvalidInput(
+            f"the evaluation lacks {error}: expected score, pairs and advice",
+            hint="store what drift_pg.evaluate(…).as_dict() gives",
+        ) from error
+    with translated(), conn.transaction():
+        rows(conn, "SELECT drift.require_administration()")
+        if not rows(conn, "SELECT FROM drift.adapter WHERE id = %s FOR KEY SHARE", [adapter_id]):
+            raise UnknownAdapter(f"there is no adapter {adapter_id}", hint="drift-pg adapters")
+        stored = one(
+            conn,
+            "INSERT INTO drift.evaluation (adapter_id, score, score_low, score_high, items, advice, figures) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING id",
+            [adapter_id, *judged, Jsonb(dict(evaluation))],
+        ).id
+        event = {"evaluation": stored, **dict(zip(["score", "low", "high", "items", "advice"], judged, strict=True))}
+        rows(
+            conn,
+            "INSERT INTO drift.event (action, subject, details) VALUES ('evaluate', %s, %s)",
+            [str(adapter_id), Jsonb(event)],
+        )
+    return int(stored)
+
+
+def latest_evaluation(conn: Connection, adapter_id: int) -> StoredEvaluation | None:
+    """The evaluation of an adapter that counts, None if there is none."""
+    found = rows(conn, "SELECT * FROM drift.latest_evaluation(%s::bigint)", [adapter_id])
+    return StoredEvaluation(**found[0]._asdict()) if found else None
+
+
+def search_keys(
+    conn: Connection, column: EmbeddingColumn, vectors: Float32, k: int, progress: Progress | None = None
+) -> list[list[str]]:
+    """The primary keys that the real index finds for vectors of the column's own model, nearest first.
+
+    An application's search: the column's metric, its index with what that loses, row-level security.
+
+    Args:
+        conn: a connection.
+        column: the embedding column.
+        vectors: (q, k) legacy or adapted vectors.
+        k: how many keys for each, fewer where the table has fewer.
+        progress: told after each search.
+
+    Raises:
+        InvalidDefinition: the table has no primary key to name its rows by.
+    """
+    statement = sql.SQL("SELECT {} AS key FROM drift.nearest(NULL::{}, %s::name, %s, %s, %s::integer) t").format(
+        key_text(_primary_key(conn, column)), column.name.relation
+    )
+    found = []
+    for done, vector in enumerate(vectors.tolist(), 1):
+        parameters = [column.name.column, str(vector), column.model, k]
+        found.append([row.key for row in rows(conn, statement, parameters)])
+        if progress:
+            progress(done, len(vectors))
+    return found
+
+
+def _primary_key(conn: Connection, column: EmbeddingColumn) -> Sequence[str]:
+    found = rows(
+        conn,
+        "SELECT a.attname::text AS name FROM pg_catalog.pg_index i, pg_catalog.unnest(i.indkey) WITH ORDINALITY AS k (number, place) "
+        "JOIN pg_catalog.pg_attribute a ON a.attrelid = %s::regclass AND a.attnum = k.number "
+        "WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY k.place",
+        [column.name.relation_text] * 2,
+    )
+    if not found:
+        raise InvalidDefinition(
+            f"{column.name.schema}.{column.name.table} has no primary key, so what a search finds cannot be compared",
+            hint="evaluate without --column: exact search among the test pairs needs no table",
+        )
+    return [row.name for row in found]
