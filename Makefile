@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requi
 # torch trains only the MLP; `make test TRAIN=` goes without it.
 TRAIN ?= ,train
 
-.PHONY: demo test lint bench clean help
+.PHONY: demo test lint bench quality clean help
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -26,6 +26,9 @@ lint: $(VENV)/.test  ## style, types, and the direction of imports
 bench: $(VENV)/.test  ## the costs that the README states
 	$(BIN)/python -m benchmarks.serving
 
+quality: $(VENV)/.bench  ## docs/quality.md: every method and four other packages on real embeddings (hours)
+	$(BIN)/python -m benchmarks.quality
+
 clean:  ## remove everything that make made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
@@ -41,4 +44,8 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml requirements/constraints.txt
 
 $(VENV)/.test: $(VENV)/.demo
 	$(PIP) --no-build-isolation -e '.[dev,parquet$(TRAIN)]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.test
+	$(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
