@@ -182,14 +182,20 @@ def test_fit_records_how_it_fitted(rng: np.random.Generator) -> None:
     pairs = Pairs(rng.standard_normal((50, 4)), rng.standard_normal((50, 3)))
     adapter = fit(pairs, "ridge", seed=3, penalty=0.5)
     assert adapter.family == "ridge"
-    assert {**adapter.details, "seconds": 0} == {"options": {"penalty": 0.5}, "pairs": 50, "seconds": 0, "seed": 3}
+    assert {**adapter.details, "seconds": 0} == {
+        "options": {"objective": "regression", "penalty": 0.5},
+        "pairs": 50,
+        "queries": 0,
+        "seconds": 0,
+        "seed": 3,
+    }
     assert adapter.details["seconds"] >= 0
     json.dumps(adapter.details)
 
 
 def test_procrustes_centres_by_default(rng: np.random.Generator) -> None:
     adapter = fit(Pairs(rng.standard_normal((50, 4)), rng.standard_normal((50, 3))), "procrustes")
-    assert adapter.details["options"] == {"centre": True, "diagonal_scaling": False}
+    assert adapter.details["options"] == {"objective": "regression", "centre": True, "diagonal_scaling": False}
 
 
 @pytest.mark.parametrize("scale", [1, 3])
@@ -203,7 +209,7 @@ def test_an_adapter_normalizes_where_the_pairs_have_unit_length(scale: float, rn
 
 
 def test_an_unknown_family_is_refused_with_the_known_ones(rng: np.random.Generator) -> None:
-    with pytest.raises(InvalidInput, match="'forest'; known: procrustes, ridge, "):
+    with pytest.raises(InvalidInput, match="'forest'; known: auto, procrustes, ridge, "):
         fit(Pairs(rng.standard_normal((50, 4)), rng.standard_normal((50, 3))), "forest")
 
 

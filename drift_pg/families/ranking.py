@@ -38,7 +38,7 @@ class Schedule:
     """How long and how fast.
 
     Attributes:
-        steps: at most so many Adam steps.
+        steps: Adam steps.
         batch: items per step, and as many query-log vectors.
         documents: how many documents a step ranks, drawn anew each time; all if there are fewer.
         temperature: of the new model's softmax: how much more its nearest documents count.
@@ -46,11 +46,10 @@ class Schedule:
         noise: how far items are moved, as a share of the vectors' own spread: a query is never quite its document.
         rate: Adam's step, as a share of a layer's mean absolute weight.
         departure_rate: the same for what an expert adds to what all share, as a share of `rate`.
-        look: steps between two looks at the held-out items.
-        patience: looks without a better one before stopping.
+        settled: after so many steps weights are averaged: one step's differ by points of recall from the next one's.
     """
 
-    steps: int = 240
+    steps: int = 300
     batch: int = 192
     documents: int = 4096
     temperature: float = 0.05
@@ -58,8 +57,7 @@ class Schedule:
     noise: float = 1.0
     rate: float = 1e-2
     departure_rate: float = 0.5
-    look: int = 20
-    patience: int = 3
+    settled: int = 150
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class Division:
 
     Attributes:
         rest: what is trained on.
-        held: positions that are neither queries nor documents while training; they say when to stop.
+        held: positions that are neither queries nor documents while training; they say whether it helped.
         pairs: all.
     """
 
@@ -111,7 +109,7 @@ class Division:
     held: Indices
 
     @classmethod
-    def of(cls, pairs: Pairs, seed: int, *, most: int = 500) -> Division:
+    def of(cls, pairs: Pairs, seed: int, *, most: int = 300) -> Division:
         """Hold out a tenth, at most `most`."""
         order = np.random.default_rng(seed).permutation(len(pairs))
         count = min(most, max(1, len(pairs) // 10))
@@ -139,7 +137,7 @@ def refine(
     seed: int,
     routing: Routing | None = None,
 ) -> Adapter:
-    """Train an adapter's weights; returns the best seen on the held-out items, at worst `start` itself.
+    """Train an adapter's weights; returns `start` itself if that does better on the held-out items.
 
     Any list of layers trains. Experts are written as what they share plus what each adds, so that every item
     trains the shared part.
@@ -155,25 +153,26 @@ def refine(
     torch = import_torch()
     network = _Network(torch, start, schedule, routing)
     step = _Step(torch, network, division.rest, schedule, training.query_log, seed)
+    done = 0
+    while done < schedule.steps and not training.spent:
+        step()
+        done += 1
+        if done > schedule.settled:
+            network.average(done - schedule.settled)
+        training.progress(done, schedule.steps)
+    trained = _better(start, network.adapter(), division)
+    details = {**start.details, "steps": 0 if trained is start else done}
+    if routing:
+        details["agreement"] = _agreement(trained, division.pairs.source[division.held], routing)
+    return replace(trained, details=details)
+
+
+def _better(start: Adapter, trained: Adapter, division: Division) -> Adapter:
+    """The one whose searches are more like the new model's, on items that neither has seen."""
     held_out = HeldOut(division.pairs.source, division.pairs.target, division.held)
     sources = division.pairs.source[division.held]
-    best, best_score, best_steps, waited = start, held_out.measure(start.apply(sources)).score, 0, 0
-    for done in range(1, schedule.steps + 1):
-        step()
-        training.progress(done, schedule.steps)
-        if done % schedule.look and not training.spent:
-            continue
-        now = network.adapter()
-        score = held_out.measure(now.apply(sources)).score
-        waited = 0 if score > best_score else waited + 1
-        if score > best_score:
-            best, best_score, best_steps = now, score, done
-        if training.spent or waited >= schedule.patience:
-            break
-    details = {**start.details, "steps": best_steps}
-    if routing:
-        details["agreement"] = _agreement(best, sources, routing)
-    return replace(best, details=details)
+    before, after = (held_out.measure(adapter.apply(sources)).score for adapter in (start, trained))
+    return trained if after > before else start
 
 
 def _agreement(adapter: Adapter, items: Float32, routing: Routing) -> float:
@@ -203,6 +202,7 @@ class _Network:
             self.shared.append(torch.tensor(shared, requires_grad=True))
             self.added.append(torch.tensor(weights - shared, requires_grad=True) if several else None)
         self.log_scale = torch.tensor(3.4, requires_grad=True)
+        self.averages: list[Any] = []
         self.optimiser = torch.optim.Adam(self._groups(schedule))
 
     def _groups(self, schedule: Schedule) -> list[dict[str, Any]]:
@@ -250,8 +250,20 @@ class _Network:
             h = functional.gelu(h, approximate="tanh") if layer.activation == "gelu" else h
         return functional.normalize(h, dim=1)
 
+    def average(self, count: int) -> None:
+        """Take the weights now into their average, as the `count`th (Polyak & Juditsky, 1992)."""
+        now = [weights.detach().clone() for weights in self._weights()]
+        known = self.averages or now
+        self.averages = [mean + (weights - mean) / count for mean, weights in zip(known, now, strict=True)]
+
+    def _weights(self) -> list[Any]:
+        return [weights for weights in (*self.shared, *self.added, self.route) if weights is not None]
+
     def adapter(self) -> Adapter:
-        """The weights now, in canonical form."""
+        """The average of the weights, or the weights now if none is taken, in canonical form."""
+        with self.torch.no_grad():
+            for weights, average in zip(self._weights(), self.averages, strict=False):  # none, or as many
+                weights.copy_(average)
         layers: dict[int, Layer] = {}
         if self.route is not None:
             layers[0] = replace(self.start.layers[0], weights=self.route.detach().numpy())
