@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from benchmarks.quality.results import K, Results, recall
 from benchmarks.quality.statistics import Confusion, confusion, mean, spearman
 from drift_pg.gate import DEFAULT_MINIMUM
 
-MINIMUMS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7)
+MINIMUMS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 GOOD = 0.5
 """Recall@10 retention from which an adapter is worth activating."""
 
@@ -42,6 +43,7 @@ class Point:
     retention: float
 
 
+@cache
 def points(results: Results) -> list[Point]:
     """Every run that has both, a seed each."""
     found = [record for record in results.records if "held" in record]

@@ -19,7 +19,7 @@ def section(results: Results) -> str:
         return ""
     parts = ["## Beside other packages", _introduction()]
     parts += [_ratios(results, sizes)]
-    parts += [f"**{title}**\n\n{_table(results, title, sizes)}" for title in results.real]
+    parts += [_table(results, title, sizes) for title in results.real]
     return "\n\n".join(part for part in (*parts, _footnote(results, sizes)) if part)
 
 
@@ -70,10 +70,13 @@ def _against(ours: Cell, theirs: Cell) -> Estimate:
 
 
 def _table(results: Results, title: str, sizes: list[int]) -> str:
+    """All peers, those that refuse too, and whatever drift_pg's methods were fitted to these pairs."""
     headings = ["", *(f"{pairs:,} pairs: {what}" for pairs in sizes for what in ("Recall@10", "MRR@10", "rerank 100"))]
-    rows = [_row(results, title, name, sizes, f"drift_pg · {name}") for name in METHOD_NAMES]
-    rows += [_row(results, title, name, sizes, _name(name)) for name in LISTED]
-    return table(headings, [row for row in rows if row[0].startswith(tuple(map(_name, LISTED))) or _filled(row)])
+    peers = [_row(results, title, name, sizes, _name(name)) for name in LISTED]
+    if not any(_filled(row) for row in peers):
+        return ""
+    ours = [_row(results, title, name, sizes, f"drift_pg · {name}") for name in METHOD_NAMES]
+    return f"**{title}**\n\n{table(headings, [*filter(_filled, ours), *peers])}"
 
 
 def _row(results: Results, title: str, name: str, sizes: list[int], heading: str) -> list[str]:

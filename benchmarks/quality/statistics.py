@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,14 +30,13 @@ class Estimate:
 
 def ratio(values: Float64, reference: Float64) -> Estimate:
     """A ratio of means over the same queries (q,), which are drawn together."""
-    weights = _weights(len(values))
-    drawn = (weights @ values) / np.maximum(weights @ reference, 1e-12)
+    drawn = _drawn(values.tobytes()) / np.maximum(_drawn(reference.tobytes()), 1e-12)
     return _estimate(values.mean() / max(reference.mean(), 1e-12), drawn)
 
 
 def mean(values: Float64) -> Estimate:
     """A mean over queries (q,)."""
-    return _estimate(values.mean(), _weights(len(values)) @ values)
+    return _estimate(values.mean(), _drawn(values.tobytes()))
 
 
 def _estimate(value: float, drawn: Float64) -> Estimate:
@@ -46,10 +45,18 @@ def _estimate(value: float, drawn: Float64) -> Estimate:
     return Estimate(float(value), float(low), float(high))
 
 
+@lru_cache(maxsize=256)
+def _drawn(values: bytes) -> Float64:
+    """(draws,): resampled means of float64 values; the same references come again and again."""
+    array = np.frombuffer(values)
+    return np.asarray(_weights(len(array)) @ array.astype(np.float32), dtype=np.float64)
+
+
 @cache
-def _weights(queries: int) -> Float64:
+def _weights(queries: int) -> NDArray[np.float32]:
     """(draws, q): how often each resample holds each query, as a share. The same for all methods: they are compared."""
-    return np.random.default_rng(0).multinomial(queries, np.full(queries, 1 / queries), size=DRAWS) / queries
+    counts = np.random.default_rng(0).multinomial(queries, np.full(queries, 1 / queries), size=DRAWS)
+    return np.asarray(counts / queries, dtype=np.float32)
 
 
 def spearman(a: ArrayLike, b: ArrayLike) -> float:
