@@ -82,8 +82,8 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def progress(what: str) -> Iterator[Report]:
-    """A bar with rate and time left, on standard error; yields the function to tell."""
+    """A bar with rate and time left, on standard error, from the first report on; yields the function to tell."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(what, total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)

@@ -24,6 +24,9 @@ from drift_pg.pairs import Pairs
 CLOSED_FORM: Mapping[str, Family] = {"procrustes": Procrustes(), "spectral": Spectral()}
 TRAINED: Mapping[str, Trained] = {"spectral · ranking": Spectral(objective="ranking"), "mixture": Mixture()}
 
+LEAST_COMPARED = 20
+"""Of fewer pairs none can be spared for a comparison; procrustes asks least of them."""
+
 VALIDATION = 500
 """Most pairs that the comparison holds out."""
 
@@ -44,6 +47,8 @@ class Auto(Trained):
 
     def train(self, pairs: Pairs, training: Training, *, seed: int) -> Adapter:
         """Compare, choose, fit again."""
+        if len(pairs) < LEAST_COMPARED:
+            return replace(Procrustes().fit(pairs), details={"candidates": [], "chosen": "procrustes"})
         families = self._candidates(pairs, training)
         order = np.random.default_rng(seed).permutation(len(pairs))
         held, rest = np.split(order, [min(VALIDATION, max(1, len(pairs) // 10))])

@@ -10,7 +10,7 @@ from drift_pg.adapter import Adapter, Float32, Layer
 from drift_pg.errors import InvalidInput
 from drift_pg.families.base import Trained, adapter_of, affine_layer
 from drift_pg.families.ranking import Division, Routing, Schedule, refine, require_pairs
-from drift_pg.families.spectral import Decomposition, choose
+from drift_pg.families.spectral import START, Decomposition
 from drift_pg.families.training import Training
 from drift_pg.neighbours import directions
 from drift_pg.pairs import Pairs
@@ -42,7 +42,7 @@ class Mixture(Trained):
         budget: relative share of the items for each expert in expert choice; None for equal shares.
     """
 
-    experts: int = 4
+    experts: int = 8
     tie: float = 0.2
     routing: str = "kmeans"
     budget: tuple[float, ...] | None = None
@@ -68,7 +68,6 @@ class Mixture(Trained):
             raise InvalidInput(f"budget is {self.budget}, expected {self.experts} positive shares, one per expert")
 
     def _start(self, pairs: Pairs, seed: int) -> Adapter:
-        exponents = choose(pairs, seed)
         items = directions(pairs.source)
         centres = k_means(items, self.experts, seed)
         # The nearest centre is the largest c·x − |c|²/2, which is affine: a route layer.
@@ -77,9 +76,9 @@ class Mixture(Trained):
         maps = []
         for expert in range(self.experts):
             weights = np.where(mine == expert, 1, self.tie).astype(np.float32)
-            matrix, bias = exponents.map(Decomposition.of(pairs.source, pairs.target, weights))
+            matrix, bias = START.map(Decomposition.of(pairs.source, pairs.target, weights))
             maps.append(affine_layer(matrix, bias))
-        adapter = adapter_of(pairs, maps[0], details={"chosen": str(exponents)})
+        adapter = adapter_of(pairs, maps[0], details={"start": str(START)})
         normalize = adapter.layers[-1].normalize
         layers = [replace(layer, normalize=normalize, expert=e) for e, layer in enumerate(maps)]
         return replace(adapter, layers=(Layer(route.weights, is_route=True), *layers))

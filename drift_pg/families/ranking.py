@@ -53,8 +53,8 @@ class Schedule:
     batch: int = 192
     documents: int = 4096
     temperature: float = 0.05
-    own: float = 4.0
-    noise: float = 1.0
+    own: float = 2.0
+    noise: float = 0.5
     rate: float = 1e-2
     departure_rate: float = 0.5
     settled: int = 150
