@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 @click.option("--cost-methods", multiple=True, default=costs.FAMILIES, show_default=True, help="Fitted and stored.")
 @click.option("--methods", multiple=True, help="Only those with this in their name.")
 @click.option("--upgrades", multiple=True, help='Only those with this in their name, such as "l3 → minilm_l6".')
-@click.option("--all-sizes", is_flag=True, help="Trained methods at few pairs too, with few seconds to spare.")
+@click.option("--all-sizes", is_flag=True, help="Trained methods at few pairs too.")
 @click.option("--fresh", is_flag=True, help="Forget the results of what is selected, and measure it anew.")
 @click.option("--render", "only_render", is_flag=True, help="Measure nothing.")
 @click.option(

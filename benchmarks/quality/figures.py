@@ -128,7 +128,10 @@ def _cost(results: Results) -> Any:
                 colour = COLOURS[number % len(COLOURS)]
                 half = cell.recall.half
                 ax.errorbar(size, cell.recall.value, yerr=half, fmt=mark, color=colour, label=name, markersize=5)
-        ax.set(title=f"{title}, {pairs:,} pairs", xlabel="parameters", xscale="log")
+        ax.set(title=f"{title}\n{pairs:,} pairs", xlabel="parameters, in thousands", xscale="log")
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}")
+        ax.xaxis.set_minor_formatter(lambda value, _: f"{value / 1000:,.0f}")
+        ax.tick_params(axis="x", which="both", labelrotation=45)
     _legend(figure, axes)
     return figure
 

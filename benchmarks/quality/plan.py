@@ -47,9 +47,11 @@ class Run:
     @property
     def work(self) -> float:
         """Rough seconds on two cores."""
-        work = self.method.work * self.pairs / 5000
-        if isinstance(self.method, Method) and self.method.family == "auto" and self.pairs < SMALL:
-            work /= 10
+        auto = isinstance(self.method, Method) and self.method.family == "auto"
+        trained = self.method.least > 0 or auto  # as many steps of as many documents for any number of pairs
+        work = self.method.work * (1 if trained else self.pairs / 5000)
+        if auto and self.pairs < SMALL:
+            work /= 20
         return SEARCH + work
 
     def __str__(self) -> str:
