@@ -10,9 +10,9 @@ import pytest
 
 from drift_pg import Adapter, Pairs, fit
 from drift_pg.errors import InvalidInput, InvalidVector, TooFewPairs, WrongDimensions
-from drift_pg.families import auto
+from drift_pg.families import auto, ranking
 from drift_pg.families.mixture import k_means
-from drift_pg.families.ranking import LEAST_PAIRS, Routing, Schedule, expert_choice
+from drift_pg.families.ranking import LEAST_PAIRS, Division, Routing, Schedule, expert_choice
 from tests.test_families import real_pairs, retention
 
 pytest.importorskip("torch")
@@ -98,7 +98,17 @@ def test_a_query_log_changes_what_is_learnt(rng: np.random.Generator) -> None:
 
 
 def test_training_that_does_not_help_is_not_kept(rng: np.random.Generator) -> None:
-    assert fit(some_pairs(rng), "mixture", force=True).details["steps"] == 0
+    division = Division.of(some_pairs(rng), seed=0)
+    good, bad = fit(division.rest, "ridge"), fit(some_pairs(rng), "ridge")
+    assert ranking._better(good, bad, division) is good
+    assert ranking._better(bad, good, division) is good
+
+
+def test_what_stops_or_judges_training_is_not_trained_on(rng: np.random.Generator) -> None:
+    pairs = some_pairs(rng)
+    division = Division.of(pairs, seed=0)
+    assert len(division.rest) + len(division.held) == len(pairs)
+    assert not np.isin(pairs.source[division.held, 0], division.rest.source[:, 0]).any()
 
 
 @pytest.mark.parametrize(
