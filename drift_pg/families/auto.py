@@ -42,14 +42,16 @@ class Auto(Trained):
     and a mixture. Each is fitted without the validation part (a tenth of the pairs, at most 500) and measured on it:
     self-retrieval, the new model's first neighbour kept, overlap of the first ten; not cosine, which does not
     go with recall. Of equal cost, the best; a costlier one must be better beyond chance (the 95 % interval of
-    the paired difference). The winner is fitted again to all pairs. details["candidates"] holds the comparison.
+    the paired difference). The winner is fitted again to all pairs. details["candidates"] holds the comparison,
+    details["not_trained"] why nothing was trained, if so.
     """
 
     def train(self, pairs: Pairs, training: Training, *, seed: int) -> Adapter:
         """Compare, choose, fit again."""
         if len(pairs) < LEAST_COMPARED:
             return replace(Procrustes().fit(pairs), details={"candidates": [], "chosen": "procrustes"})
-        families = self._candidates(pairs, training)
+        obstacle = _obstacle(pairs, training)
+        families: Mapping[str, Family] = CLOSED_FORM if obstacle else {**CLOSED_FORM, **TRAINED}
         order = np.random.default_rng(seed).permutation(len(pairs))
         held, rest = np.split(order, [min(VALIDATION, max(1, len(pairs) // 10))])
         held_out = HeldOut(pairs.source, pairs.target, held)
@@ -60,13 +62,15 @@ class Auto(Trained):
         chosen = _choose(measured)
         adapter = _fit(families[chosen], pairs, share, seed)
         table = [{"name": name, "chosen": name == chosen, **each.as_dict()} for name, each in measured.items()]
-        return replace(adapter, details={**adapter.details, "candidates": table, "chosen": chosen})
+        compared = {"candidates": table, "chosen": chosen, "not_trained": obstacle}
+        return replace(adapter, details={**adapter.details, **compared})
 
-    @staticmethod
-    def _candidates(pairs: Pairs, training: Training) -> dict[str, Family]:
-        enough = len(pairs) >= LEAST_PAIRS or training.force
-        trained = TRAINED if enough and find_spec("torch") else {}
-        return {**CLOSED_FORM, **trained}
+
+def _obstacle(pairs: Pairs, training: Training) -> str | None:
+    """Why nothing is trained, None if it is."""
+    if len(pairs) < LEAST_PAIRS and not training.force:
+        return f"{len(pairs):,} pairs; training overfits below {LEAST_PAIRS:,}"
+    return None if find_spec("torch") else "torch is not installed (pip install 'drift-pg[train]')"
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,8 @@ _BEFORE = (
 )
 _FIT = """fit --column public.docs.embedding --text body \\
       --query-model minilm-l6 --embed examples.demo.models:new \\
-      --pairs {pairs} --save-pairs {file} --cache {cache}"""
-_AFTER = ("activate 1 --force", "status")
+      --pairs {pairs} --test-pairs 500 --save-pairs {file} --cache {cache}"""
+_AFTER = ("activate 1", "status")
 
 
 def upgrade(console: Console, pairs: int, file: Path, cache: Path) -> float:
