@@ -7,7 +7,7 @@ from typing import Any
 import click
 import psycopg
 
-from drift_pg.cli import adapters, fit, nearest, registry, schema
+from drift_pg.cli import adapters, evaluate, fit, nearest, registry, schema
 from drift_pg.cli.output import show_error
 from drift_pg.errors import DriftError
 
@@ -46,6 +46,7 @@ def main() -> None:
       drift-pg register-column public.docs.embedding --model old
       drift-pg fit --column public.docs.embedding --text body \\
                    --query-model new --embed my.module:embed
+      drift-pg evaluate 1 --test-pairs test.npz         what it is worth, and what to do
       drift-pg activate 1                               serves at once; `deactivate` is the way back
       drift-pg status                                   exit code 1 if anything is wrong
 
@@ -56,6 +57,6 @@ def main() -> None:
     """
 
 
-for module in (schema, registry, fit, adapters, nearest):
+for module in (schema, registry, fit, evaluate, adapters, nearest):
     for command in module.COMMANDS:
         main.add_command(command)

@@ -70,7 +70,7 @@ def store_evaluation(conn: Connection, adapter_id: int, evaluation: Mapping[str,
         ) from error
     with translated(), conn.transaction():
         rows(conn, "SELECT drift.require_administration()")
-        if not rows(conn, "SELECT FROM drift.adapter WHERE id = %s FOR KEY SHARE", [adapter_id]):
+        if not rows(conn, "SELECT id FROM drift.adapter WHERE id = %s FOR KEY SHARE", [adapter_id]):
             raise UnknownAdapter(f"there is no adapter {adapter_id}", hint="drift-pg adapters")
         stored = one(
             conn,

@@ -70,7 +70,7 @@ class Items:
         names, counts = np.unique(self.keys, return_counts=True)
         if (repeated := names[counts > 1]).size:
             raise InvalidInput(
-                f"{len(repeated)} keys are of several items, so labels are ambiguous: {repeated[0]!r}, …"
+                f"{len(repeated)} keys are of several items, so labels are ambiguous: {str(repeated[0])!r}, …"
             )
 
 
