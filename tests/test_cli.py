@@ -62,11 +62,13 @@ def test_the_life_of_an_upgrade(cli, table: psycopg.Connection, tmp_path: Path) 
     assert "was current" in cli("upgrade").output
     prepare(cli)
     fitted = json.loads(fit(cli, "--json", "--save-pairs", str(tmp_path / "pairs.npz")).stdout)
-    assert fitted | {"seconds": None} == {
-        "adapter": 1, "source": "new", "target": "legacy", "family": "spectral", "pairs": 300, "seconds": None,
+    assert fitted | {"seconds": 0, "candidates": 0, "evaluation": 0} == {
+        "adapter": 1, "source": "new", "target": "legacy", "family": "auto", "pairs": 240, "seconds": 0,
+        "candidates": 0, "evaluation": 0,
     }  # fmt: skip
-    assert len(Pairs.load(tmp_path / "pairs.npz").keys) == 300
-    assert "now maps queries of new into the space of legacy" in cli("activate", "1", "--force").output
+    assert (fitted["evaluation"]["pairs"], fitted["evaluation"]["passes"]) == (60, True)
+    assert len(Pairs.load(tmp_path / "pairs.npz").keys) == 240
+    assert "now maps queries of new into the space of legacy" in cli("activate", "1").output
     found = json.loads(
         cli(
             "nearest", "text 42", "--column", COLUMN, "--query-model", "new", "--embed", EMBED, "-k", "3", "--json"
@@ -126,7 +128,8 @@ def test_an_interrupted_fit_goes_on_where_it_stopped(
     monkeypatch.setattr(embedders, "interrupted", embedders.hashed)
     embedders.calls.clear()
     assert "Going on with the sample" in cli(*arguments).output
-    assert sum(embedders.calls) == 1 + 200 - (1 + 2 * 20)
+    # All 300 rows: 200 to fit, and as many as there are to test on.
+    assert sum(embedders.calls) == 1 + 300 - (1 + 2 * 20)
     assert not list((tmp_path / "cache/drift-pg").glob("sample-*"))
 
 
@@ -186,7 +189,7 @@ def test_an_export_replaces_no_file_unasked(cli, table, tmp_path: Path) -> None:
 def test_status_and_verify_exit_1_when_something_is_broken(cli, table) -> None:
     prepare(cli)
     fit(cli)
-    cli("activate", "1", "--force")
+    cli("activate", "1")
     assert "All is well" in cli("status").output
     table.execute("UPDATE drift.adapter SET checksum = sha256('x')")
     assert "is broken" in cli("verify", "1", exits=1).output
