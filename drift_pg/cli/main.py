@@ -7,7 +7,7 @@ from typing import Any
 import click
 import psycopg
 
-from drift_pg.cli import adapters, evaluate, fit, nearest, registry, schema
+from drift_pg.cli import adapters, evaluate, fit, nearest, registry, report, schema
 from drift_pg.cli.output import show_error
 from drift_pg.errors import DriftError
 
@@ -57,6 +57,6 @@ def main() -> None:
     """
 
 
-for module in (schema, registry, fit, evaluate, adapters, nearest):
+for module in (schema, registry, fit, evaluate, report, adapters, nearest):
     for command in module.COMMANDS:
         main.add_command(command)
