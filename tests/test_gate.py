@@ -172,3 +172,12 @@ def test_an_old_activate_does_not_stay_behind(conn: psycopg.Connection) -> None:
     drift_pg.upgrade(conn)
     found = conn.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE proname = 'activate'").fetchall()
     assert found == [("drift.activate(bigint,boolean,real)",)]
+
+
+def test_who_could_see_adapters_before_the_upgrade_still_can(conn: psycopg.Connection) -> None:
+    drift_pg.downgrade(conn, to="0002")
+    conn.execute("GRANT SELECT ON drift.adapter TO PUBLIC")
+    drift_pg.upgrade(conn)
+    granted = one(conn, "SELECT has_table_privilege('pg_monitor', 'drift.evaluation', 'SELECT') AS reads")
+    assert granted.reads
+    assert not one(conn, "SELECT has_table_privilege('pg_monitor', 'drift.evaluation', 'INSERT') AS writes").writes
