@@ -11,8 +11,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
 from click.testing import CliRunner, Result
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import drift_pg
 from drift_pg.cli import main
@@ -262,6 +264,7 @@ def test_the_curve_is_told_of_its_progress_and_repeats(parts: tuple[Pairs, Pairs
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert points == learning_curve(parts[0], yardstick, lambda *_: None)
     gained = points[-1].figures["overlap@10"].value - points[-2].figures["overlap@10"].value
+    assert [p.pairs for p in points] == [150, 300, 600]
     assert gain_of_doubling(points, "overlap@10") == pytest.approx(gained)
     assert gain_of_doubling(points[:1], "overlap@10") is None
     assert gain_of_doubling([], "overlap@10") is None
@@ -338,6 +341,23 @@ def test_the_command_s_wrong_usage(files: Path) -> None:
     assert "--rows and --rate" in report(files, "--rows", "5", exits=2).stderr
     assert "either an ADAPTER" in report(files, "7", exits=2).stderr
     assert "no folder" in report(files, "--output", f"{files}/none/r.html", exits=1).stderr
+
+
+def test_a_stored_adapter_is_named_by_its_models_and_nothing_tells_of_the_server(
+    files: Path, subject: Subject, conn: psycopg.Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drift_pg.register_model(conn, "old <b>", dimensions=LEGACY)
+    drift_pg.register_model(conn, "new", dimensions=WIDTH)
+    stored = drift_pg.store(conn, subject.adapter, source="new", target="old <b>")
+    monkeypatch.setenv("DRIFT_PG_DSN", make_conninfo(dsn, application_name="hunter2"))
+    arguments = ["report", str(stored), "--test-pairs", f"{files}/test.npz", "--output", f"{files}/r.html"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    html = (files / "r.html").read_text("utf-8")
+    assert f"Adapter {stored}: new → old <b>" in Page(html).text
+    assert subject.adapter.checksum in html
+    secrets = {"hunter2", dsn, *(v for k, v in conninfo_to_dict(dsn).items() if k in {"host", "dbname", "password"})}
+    assert not [secret for secret in secrets if str(secret) in html]
 
 
 @pytest.mark.parametrize("missing", ["matplotlib", "jinja2"])

@@ -120,7 +120,7 @@ def _dot(axes: Axes, y: int, row: Dot) -> None:
     axes.plot([0, 1], [y, y], color=GRID, linewidth=2)
     if row.low is not None and row.high is not None:
         axes.plot([row.low, row.high], [y, y], color=colour, linewidth=4, solid_capstyle="round")
-    axes.plot([row.value], [y], color=colour, marker="o", markersize=11, clip_on=False)
+    axes.plot([row.value], [y], color=colour, marker="o", markersize=9, clip_on=False)
 
 
 def curves(name: str, title: str, lines: Sequence[Line], mark: Sequence[tuple[int, float]] = ()) -> str:

@@ -146,5 +146,8 @@ def learning_curve(pairs: Pairs, yardstick: Yardstick, progress: Progress, seed:
 def gain_of_doubling(points: Sequence[Point], metric: str) -> float | None:
     """What the metric gained at the last doubling of the pairs; None if the curve is too short to tell."""
     known = [p for p in points if metric in p.figures]
-    before = [p for p in known if p.pairs <= known[-1].pairs / 2] if known else []
-    return known[-1].figures[metric].value - before[-1].figures[metric].value if before else None
+    if not known or known[0].pairs > known[-1].pairs / 2:
+        return None
+    values = [p.figures[metric].value for p in known]
+    half = np.interp(np.log(known[-1].pairs / 2), np.log([p.pairs for p in known]), values)
+    return values[-1] - float(half)
