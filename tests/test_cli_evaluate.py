@@ -101,7 +101,7 @@ def test_shuffled_pairs_end_at_the_gate(cli, files: Evaluated) -> None:
     assert "do not seem to be the same items" in " ".join(text.split())
     assert "drift-pg activate 1 --force" in text
     refused = cli("activate", "1", exits=1).output
-    assert "the minimum is 0.4" in refused
+    assert "the minimum is 0.8" in refused
     assert "--force" in refused
     adapters = json.loads(cli("adapters", "--json").stdout)
     assert adapters[0]["advice"] == "re-embed before switching"

@@ -54,7 +54,7 @@ def test_what_passes_serves(upgrade: Upgrade) -> None:
 def test_shuffled_pairs_are_refused(upgrade: Upgrade) -> None:
     store(upgrade, shuffled=True)
     with pytest.raises(
-        errors.BelowMinimum, match=r"score is 0\.\d+, at least 0\.\d+ .* the minimum is 0\.4"
+        errors.BelowMinimum, match=r"score is 0\.\d+, at least 0\.\d+ .* the minimum is 0\.8"
     ) as refused:
         drift_pg.activate(upgrade.conn, upgrade.adapter)
     assert refused.value.sqlstate == "VD024"
@@ -66,7 +66,7 @@ def test_shuffled_pairs_are_refused(upgrade: Upgrade) -> None:
 
 def test_plain_sql_has_the_same_gate(upgrade: Upgrade) -> None:
     store(upgrade, shuffled=True)
-    with pytest.raises(psycopg.Error, match=r"the minimum is 0\.400") as refused:
+    with pytest.raises(psycopg.Error, match=r"the minimum is 0\.800") as refused:
         upgrade.conn.execute("SELECT drift.activate(1)")
     assert refused.value.sqlstate == "VD024"
     upgrade.conn.execute("SELECT drift.activate(1, force => true)")

@@ -108,14 +108,14 @@ def evaluate(as_json: bool, **request: Any) -> None:
         raise click.UsageError("name either an ADAPTER by its id or --adapter-file")
     test = Pairs.load(wanted.test_pairs)
     corpus = Pairs.load(wanted.corpus) if wanted.corpus else None
-    subject = _subject(wanted)
-    asked = _asked(wanted, subject)
+    subject = subject_of(wanted)
+    asked = asked_of(wanted, subject)
     note(f"Searching with {len(test):,} test pairs …")
     found = measured(
         subject.adapter, test, corpus=corpus, minimum=wanted.minimum, seed=wanted.seed, **vars(asked)
     )  # fmt: skip
     if wanted.column:
-        found = replace(found, through_index=_through_index(wanted, subject, test, asked))
+        found = replace(found, through_index=searched_through_index(wanted, subject, test, asked))
     stored = None
     if wanted.adapter is not None:
         with connected(wanted.dsn) as conn:
@@ -136,7 +136,8 @@ def _next(wanted: Request, found: Evaluation) -> str:
     return f"Serve it: {command}" + (f" --minimum {wanted.minimum:g}" if wanted.minimum < DEFAULT_MINIMUM else "")
 
 
-def _subject(wanted: Request) -> Subject:
+def subject_of(wanted: Request) -> Subject:
+    """The adapter, from its file or from the database."""
     if wanted.adapter_file is not None:
         return Subject(Adapter.load(wanted.adapter_file), None, None)
     with connected(wanted.dsn) as conn:
@@ -145,7 +146,8 @@ def _subject(wanted: Request) -> Subject:
     return Subject(loaded, models.source, models.target)
 
 
-def _asked(wanted: Request, subject: Subject) -> Asked:
+def asked_of(wanted: Request, subject: Subject) -> Asked:
+    """The queries of the file, embedded where they are texts."""
     if wanted.queries is None:
         if wanted.embed or wanted.legacy_embed:
             raise click.UsageError("--embed and --legacy-embed embed queries: give --queries")
@@ -171,7 +173,8 @@ def _embedded(wanted: Request, texts: Sequence[str], reference: str, model: str 
         return embed_all(embedder, texts, cache, dimensions=dimensions, batch=wanted.batch, progress=report)
 
 
-def _through_index(wanted: Request, subject: Subject, test: Pairs, asked: Asked) -> Any:
+def searched_through_index(wanted: Request, subject: Subject, test: Pairs, asked: Asked) -> Any:
+    """Figures per search through the registered column's real index, over the whole table."""
     with connected(wanted.dsn) as conn:
         column = EmbeddingColumn.find(conn, wanted.column or "")
         if subject.target not in (None, column.model):

@@ -45,8 +45,9 @@ def main() -> None:
       drift-pg register-model new --dimensions 384      the model that queries will come from
       drift-pg register-column public.docs.embedding --model old
       drift-pg fit --column public.docs.embedding --text body \\
-                   --query-model new --embed my.module:embed
+                   --query-model new --embed my.module:embed --save-test-pairs test.npz
       drift-pg evaluate 1 --test-pairs test.npz         what it is worth, and what to do
+      drift-pg report 1 --test-pairs test.npz --output report.html
       drift-pg activate 1                               serves at once; `deactivate` is the way back
       drift-pg status                                   exit code 1 if anything is wrong
 

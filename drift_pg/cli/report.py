@@ -94,17 +94,19 @@ def _check(wanted: Request, subject: evaluating.Request) -> None:
 def _page(wanted: Request, asked_for: evaluating.Request) -> str:
     from drift_pg.report.page import Subject, render  # matplotlib is an extra, and slow to import
 
-    subject = evaluating._subject(asked_for)
+    subject = evaluating.subject_of(asked_for)
     test = Pairs.load(asked_for.test_pairs)
     corpus = Pairs.load(asked_for.corpus) if asked_for.corpus else None
     pairs = _fit_pairs(wanted.pairs, test)
-    asked = evaluating._asked(asked_for, subject)
+    asked = evaluating.asked_of(asked_for, subject)
     note(f"Searching with {len(test):,} test pairs …")
     evaluation = evaluate(
         subject.adapter, test, corpus=corpus, minimum=asked_for.minimum, seed=asked_for.seed, **vars(asked)
     )  # fmt: skip
     if asked_for.column:
-        evaluation = replace(evaluation, through_index=evaluating._through_index(asked_for, subject, test, asked))
+        evaluation = replace(
+            evaluation, through_index=evaluating.searched_through_index(asked_for, subject, test, asked)
+        )
     note("Drawing …")
     return render(
         Subject(
