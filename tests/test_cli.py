@@ -62,9 +62,9 @@ def test_the_life_of_an_upgrade(cli, table: psycopg.Connection, tmp_path: Path) 
     assert "was current" in cli("upgrade").output
     prepare(cli)
     fitted = json.loads(fit(cli, "--json", "--save-pairs", str(tmp_path / "pairs.npz")).stdout)
-    assert fitted | {"seconds": 0, "candidates": 0, "evaluation": 0} == {
+    assert fitted | {"seconds": 0, "candidates": 0, "evaluation": 0, "reembedding_hours": 0} == {
         "adapter": 1, "source": "new", "target": "legacy", "family": "auto", "pairs": 240, "seconds": 0,
-        "candidates": 0, "evaluation": 0,
+        "candidates": 0, "evaluation": 0, "reembedding_hours": 0,
     }  # fmt: skip
     assert (fitted["evaluation"]["pairs"], fitted["evaluation"]["passes"]) == (60, True)
     assert len(Pairs.load(tmp_path / "pairs.npz").keys) == 240
@@ -131,6 +131,23 @@ def test_an_interrupted_fit_goes_on_where_it_stopped(
     # All 300 rows: 200 to fit, and as many as there are to test on.
     assert sum(embedders.calls) == 1 + 300 - (1 + 2 * 20)
     assert not list((tmp_path / "cache/drift-pg").glob("sample-*"))
+
+
+def test_fit_says_what_re_embedding_would_take(cli, table, tmp_path: Path) -> None:
+    prepare(cli)
+    assert "Re-embedding all of about 300 rows would take" in fit(cli, "--cache", str(tmp_path)).output
+    again = json.loads(fit(cli, "--cache", str(tmp_path), "--json").stdout)
+    assert again["reembedding_hours"] is None  # all texts were known: nothing was measured
+
+
+def test_fit_learns_from_a_query_log(cli, table, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    prepare(cli)
+    (tmp_path / "log.jsonl").write_text("".join(f'{{"query": "query {i}"}}\n' for i in range(30)))
+    given = "--query-log", str(tmp_path / "log.jsonl"), "--force-training", "--seconds", "1"
+    fit(cli, *given)
+    assert drift_pg.load_by_id(table, 1).details["queries"] == 30
+    assert "no use of a query log" in fit(cli, *given, "--family", "ridge", exits=1).output
 
 
 @pytest.mark.parametrize(

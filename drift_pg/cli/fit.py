@@ -2,53 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from drift_pg import families
 from drift_pg.adapter import Adapter
 from drift_pg.cli.cache import cache_option
 from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.figures import show_evaluation
+from drift_pg.cli.gathering import Gathered, Request, gather
 from drift_pg.cli.output import json_option, note, progress, say, show_json, show_table
 from drift_pg.database import adapters
-from drift_pg.database.connection import one
 from drift_pg.database.evaluations import store_evaluation
-from drift_pg.database.registry import EmbeddingColumn
-from drift_pg.database.sampling import Sample, draw
-from drift_pg.embedding import EmbeddingCache, embed_all, load_embedder
-from drift_pg.errors import InvalidInput, WrongDimensions
-from drift_pg.evaluation import evaluate
-from drift_pg.pairs import MINIMUM, Pairs
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for."""
-
-    dsn: str
-    column: str
-    text: tuple[str, ...]
-    query_model: str
-    embed: str | None
-    pairs: int
-    pairs_file: Path | None
-    test_pairs: int
-    seconds: float | None
-    force_training: bool
-    seed: int
-    batch: int
-    cache: Path
-    fresh: bool
+from drift_pg.evaluation import ReembeddingCost, evaluate, reembedding_cost
 
 
 @click.command()
@@ -71,6 +43,11 @@ class Request:
     "--pairs-file",
     type=click.Path(path_type=Path),
     help="Use these pairs (.npz or .parquet: source, target) instead of sampling.",
+)
+@click.option(
+    "--query-log",
+    type=click.Path(path_type=Path),
+    help='Real queries to learn from, as JSON lines: {"query": text} or {"vector": […]}, by the new model alone.',
 )
 @click.option(
     "--test-pairs",
@@ -119,8 +96,9 @@ def fit(
     """Fit an adapter on a sample of your table, evaluate it, and store it as a candidate.
 
     Draws rows at random, embeds their text by the new model, fits, evaluates on rows that fitting never
-    saw, and stores. Nothing changes for any search until `drift-pg activate`. Each batch of embeddings is kept on disk as it comes (vectors
-    by the hash of their text): interrupt it at any time and run it again, and no text is paid for twice.
+    saw, and stores. Nothing changes for any search until `drift-pg activate`. Each batch of embeddings is
+    kept on disk as it comes (vectors by the hash of their text): interrupt it at any time and run it
+    again, and no text is paid for twice.
 
     \b
     Example:
@@ -130,14 +108,15 @@ def fit(
     wanted = Request(**request)
     chosen = families.create(family, **_parsed(options))
     started = time.perf_counter()
-    target, drawn = _pairs(wanted)
-    pairs, test = _divided(drawn, wanted)
+    gathered = gather(wanted)
+    pairs, test, target = gathered.pairs, gathered.test, gathered.target
     embedded = time.perf_counter()
     for part, file in ((pairs, save_pairs), (test, save_test_pairs)):
         if file and part:
             part.save(file)
-    adapter = _fitted(pairs, family, chosen, wanted)
+    adapter = _fitted(gathered, family, chosen, wanted)
     evaluation = evaluate(adapter, test) if test else None
+    cost = _cost(gathered)
     with connected(wanted.dsn) as conn, conn.transaction():
         stored = adapters.store(conn, adapter, source=wanted.query_model, target=target)
         if evaluation:
@@ -154,12 +133,18 @@ def fit(
                 "seconds": seconds,
                 "candidates": adapter.details.get("candidates"),
                 "evaluation": evaluation and evaluation.as_dict(),
+                "reembedding_hours": cost and vars(cost),
             }
         )
         return
     _show_candidates(adapter)
     if evaluation:
         show_evaluation(evaluation)
+    if cost:
+        say(
+            f"Re-embedding all of about {gathered.rows:,} rows would take {_hours(cost.embedding_hours)} at the "
+            f"{gathered.rate:,.0f} texts/s measured here, and about {_hours(cost.index_hours)} for the new index."
+        )
     say(
         f"Adapter {stored} ({wanted.query_model} → {target}) is stored as a candidate: {family}, {len(pairs):,} pairs, fitted in {seconds['fit']} s."
     )
@@ -192,15 +177,6 @@ def _show_candidates(adapter: Adapter) -> None:
     show_table(rows, columns, title="Compared on pairs that none of them was fitted on")
 
 
-def _divided(drawn: Pairs, wanted: Request) -> tuple[Pairs, Pairs | None]:
-    """What is fitted, and what is only tested on."""
-    count = min(wanted.test_pairs, len(drawn) // 5)
-    if count < MINIMUM:
-        return drawn, None
-    order = np.random.default_rng(wanted.seed).permutation(len(drawn))
-    return drawn.take(order[count:]), drawn.take(order[:count])
-
-
 def _parsed(options: tuple[str, ...]) -> dict[str, Any]:
     pairs = [option.partition("=") for option in options]
     if bad := [name for name, equals, _ in pairs if not equals]:
@@ -211,13 +187,28 @@ def _parsed(options: tuple[str, ...]) -> dict[str, Any]:
         raise click.BadParameter(f"{error.doc!r} is not a number, true or false", param_hint="--option") from None
 
 
-def _fitted(pairs: Pairs, family: str, chosen: families.Family, wanted: Request) -> Adapter:
-    note(f"Fitting {family} on {len(pairs):,} pairs …")
+def _cost(gathered: Gathered) -> ReembeddingCost | None:
+    """What re-embedding the table would take, None if too little was embedded to tell."""
+    if gathered.rate is None or gathered.rows < 1:
+        return None
+    return reembedding_cost(gathered.rows, gathered.rate, gathered.pairs.source_dimensions)
+
+
+def _hours(hours: float) -> str:
+    """A duration as a person says it."""
+    if hours < 2 / 60:
+        return f"{3600 * hours:.0f} seconds"
+    return f"{60 * hours:.0f} minutes" if hours < 2 else f"{hours:,.0f} hours"
+
+
+def _fitted(gathered: Gathered, family: str, chosen: families.Family, wanted: Request) -> Adapter:
+    note(f"Fitting {family} on {len(gathered.pairs):,} pairs …")
     with warnings.catch_warnings(record=True) as caught, progress("Training") as report:
         warnings.simplefilter("always", families.SmallSample)
         adapter = families.fit(
-            pairs,
+            gathered.pairs,
             family,
+            query_log=gathered.query_log,
             seed=wanted.seed,
             seconds=wanted.seconds,
             force=wanted.force_training,
@@ -227,70 +218,6 @@ def _fitted(pairs: Pairs, family: str, chosen: families.Family, wanted: Request)
     for warning in caught:
         note(f"warning: {warning.message}")
     return replace(adapter, details={**adapter.details, "column": wanted.column})
-
-
-def _pairs(wanted: Request) -> tuple[str, Pairs]:
-    """The legacy model's name, and the pairs, whose dimensions are those of both models."""
-    with connected(wanted.dsn) as conn:
-        column = EmbeddingColumn.find(conn, wanted.column)
-        dimensions = int(one(conn, "SELECT drift.model_dimensions(%s) AS n", [wanted.query_model]).n)
-    if wanted.query_model == column.model:
-        raise InvalidInput(
-            f"column {column.name} holds vectors of {wanted.query_model!r} already, which needs no adapter"
-        )
-    pairs = Pairs.load(wanted.pairs_file) if wanted.pairs_file else _sampled(wanted, column, dimensions)
-    if (pairs.source_dimensions, pairs.target_dimensions) != (dimensions, column.dimensions):
-        raise WrongDimensions(
-            f"the pairs have {pairs.source_dimensions} and {pairs.target_dimensions} dimensions, "
-            f"models {wanted.query_model!r} and {column.model!r} have {dimensions} and {column.dimensions}",
-            hint="source is the new model, target the legacy one",
-        )
-    return column.model, pairs
-
-
-def _sampled(wanted: Request, column: EmbeddingColumn, dimensions: int) -> Pairs:
-    if not (wanted.text and wanted.embed):
-        raise click.UsageError("give --text and --embed, to sample the table, or --pairs-file")
-    embedder = load_embedder(wanted.embed)
-    kept = _sample_file(wanted, column)
-    sample = _resumed(kept) if kept.exists() and not wanted.fresh else _drawn(wanted, column, kept)
-    with (
-        EmbeddingCache.of(wanted.cache, wanted.query_model, wanted.embed) as cache,
-        progress("Embedding") as report,
-    ):
-        source = embed_all(
-            embedder, sample.texts.tolist(), cache, dimensions=dimensions, batch=wanted.batch, progress=report
-        )
-    kept.unlink(missing_ok=True)
-    return Pairs(source, sample.vectors, sample.keys)
-
-
-def _sample_file(wanted: Request, column: EmbeddingColumn) -> Path:
-    """Where this sample waits until it is embedded: named by what was asked of which table, all of it hashed."""
-    servers = [wanted.dsn, *(os.environ.get(name) for name in ("PGHOST", "PGPORT", "PGDATABASE", "PGSERVICE"))]
-    asked = [*servers, column.identity, wanted.text, wanted.pairs, wanted.test_pairs, wanted.seed]
-    return wanted.cache / f"sample-{hashlib.sha256(repr(asked).encode()).hexdigest()[:16]}.npz"
-
-
-def _resumed(kept: Path) -> Sample:
-    drawn = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.stat().st_mtime))
-    note(f"Going on with the sample drawn at {drawn}; --fresh draws a new one.")
-    return Sample.load(kept)
-
-
-def _drawn(wanted: Request, column: EmbeddingColumn, kept: Path) -> Sample:
-    with connected(wanted.dsn) as conn:
-        sample = draw(conn, column, wanted.text, wanted.pairs + wanted.test_pairs, seed=wanted.seed)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    sample.save(kept)
-    repeats = f", {sample.repeated:,} repeated texts left out" if sample.repeated else ""
-    short = (
-        f" (the table has no more; {wanted.pairs + wanted.test_pairs:,} were asked for)"
-        if len(sample) < wanted.pairs + wanted.test_pairs
-        else ""
-    )
-    note(f"Sampled {len(sample):,} rows{short} ({sample.method}{repeats}).")
-    return sample
 
 
 COMMANDS = [fit]

@@ -135,7 +135,7 @@ class _Source:
             raise ColumnMissing(
                 f"{name.schema}.{name.table} has no column {', '.join(map(repr, missing))}; it has {', '.join(facts.columns)}"
             )
-        size = _size(conn, name)
+        size = table_size(conn, name)
         return cls(
             column, tuple(text), key_text(facts.key), size.rows, size.heap, vector_schema(conn), facts.system_rows
         )
@@ -166,7 +166,7 @@ class _Source:
         return rows(conn, query), method
 
 
-def _size(conn: Connection, name: ColumnName) -> Any:
+def table_size(conn: Connection, name: ColumnName) -> Any:
     """Rows and bytes of heap, partitions included; counted where the table was never analysed."""
     size = one(
         conn,
