@@ -207,6 +207,16 @@ def test_auto_compares_on_a_validation_part_and_says_so(rng: np.random.Generator
     assert adapter.family == "auto"
 
 
+@pytest.mark.parametrize(("dimensions", "experts"), [(384, 8), (1536, 4), (2048, 2)])
+def test_auto_trains_fewer_experts_of_more_dimensions(dimensions: int, experts: int) -> None:
+    pairs = Pairs(np.ones((2, dimensions)), np.ones((2, dimensions)))
+    assert auto._trained(pairs)["mixture"].experts == experts
+
+
+def test_auto_trains_no_mixture_of_very_many_dimensions() -> None:
+    assert list(auto._trained(Pairs(np.ones((2, 3072)), np.ones((2, 3072))))) == ["spectral · ranking"]
+
+
 @pytest.mark.parametrize("n", [auto.LEAST_COMPARED, LEAST_PAIRS - 1])
 def test_auto_trains_nothing_on_few_pairs(n: int, rng: np.random.Generator) -> None:
     adapter = fit(some_pairs(rng, n))

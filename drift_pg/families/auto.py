@@ -22,7 +22,9 @@ from drift_pg.neighbours import Agreement, HeldOut
 from drift_pg.pairs import Pairs
 
 CLOSED_FORM: Mapping[str, Family] = {"procrustes": Procrustes(), "spectral": Spectral()}
-TRAINED: Mapping[str, Trained] = {"spectral · ranking": Spectral(objective="ranking"), "mixture": Mixture()}
+
+MOST_WEIGHTS = 10_000_000
+"""Of a mixture's experts together: training keeps them five times over, and PostgreSQL stores them."""
 
 LEAST_COMPARED = 20
 """Of fewer pairs none can be spared for a comparison; procrustes asks least of them."""
@@ -51,7 +53,7 @@ class Auto(Trained):
         if len(pairs) < LEAST_COMPARED:
             return replace(Procrustes().fit(pairs), details={"candidates": [], "chosen": "procrustes"})
         obstacle = _obstacle(pairs, training)
-        families: Mapping[str, Family] = CLOSED_FORM if obstacle else {**CLOSED_FORM, **TRAINED}
+        families: Mapping[str, Family] = CLOSED_FORM if obstacle else {**CLOSED_FORM, **_trained(pairs)}
         order = np.random.default_rng(seed).permutation(len(pairs))
         held, rest = np.split(order, [min(VALIDATION, max(1, len(pairs) // 10))])
         held_out = HeldOut(pairs.source, pairs.target, held)
@@ -64,6 +66,13 @@ class Auto(Trained):
         table = [{"name": name, "chosen": name == chosen, **each.as_dict()} for name, each in measured.items()]
         compared = {"candidates": table, "chosen": chosen, "not_trained": obstacle}
         return replace(adapter, details={**adapter.details, **compared})
+
+
+def _trained(pairs: Pairs) -> dict[str, Family]:
+    """The ranking loss for one map, and for as many experts as the dimensions allow."""
+    experts = min(Mixture().experts, MOST_WEIGHTS // (pairs.source_dimensions * pairs.target_dimensions))
+    mixture = {"mixture": Mixture(experts=experts)} if experts > 1 else {}
+    return {"spectral · ranking": Spectral(objective="ranking"), **mixture}
 
 
 def _obstacle(pairs: Pairs, training: Training) -> str | None:
