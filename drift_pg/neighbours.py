@@ -48,7 +48,10 @@ def _largest(scores: Float32, k: int) -> Indices:
 
 def directions(vectors: Float32) -> Float32:
     """Rows in unit length; a zero row, as a useless map gives, stays zero and is near to nothing."""
-    return np.asarray(vectors / np.maximum(lengths(vectors), 1e-30)[:, None], dtype=np.float32)
+    scale = np.maximum(lengths(vectors), 1e-30).astype(
+        np.float32
+    )  # in double precision the quotient takes thrice the memory
+    return np.asarray(vectors / scale[:, None], dtype=np.float32)
 
 
 @dataclass(frozen=True, eq=False)

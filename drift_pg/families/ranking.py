@@ -286,8 +286,8 @@ class _Step:
         self, torch: ModuleType, network: _Network, rest: Pairs, schedule: Schedule, log: Float32 | None, seed: int
     ) -> None:
         self.torch, self.network, self.schedule = torch, network, schedule
-        self.inputs = torch.tensor(directions(rest.source) if network.start.normalize_input else rest.source)
-        self.new, self.legacy = torch.tensor(directions(rest.source)), torch.tensor(directions(rest.target))
+        self.new, self.legacy = torch.from_numpy(directions(rest.source)), torch.from_numpy(directions(rest.target))
+        self.inputs = self.new if network.start.normalize_input else torch.tensor(rest.source)
         self.log = None if log is None else torch.tensor(log)
         self.spread = torch.tensor(_root(np.cov(self.inputs.numpy().T)))
         self.rng = np.random.default_rng(seed)
