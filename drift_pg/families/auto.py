@@ -15,7 +15,7 @@ from drift_pg.adapter import Adapter
 from drift_pg.families.base import Family, Trained
 from drift_pg.families.mixture import Mixture
 from drift_pg.families.procrustes import Procrustes
-from drift_pg.families.ranking import LEAST_PAIRS
+from drift_pg.families.ranking import LEAST_PAIRS, Division
 from drift_pg.families.spectral import Spectral
 from drift_pg.families.training import Training
 from drift_pg.neighbours import Agreement, HeldOut
@@ -54,13 +54,10 @@ class Auto(Trained):
             return replace(Procrustes().fit(pairs), details={"candidates": [], "chosen": "procrustes"})
         obstacle = _obstacle(pairs, training)
         families: Mapping[str, Family] = CLOSED_FORM if obstacle else {**CLOSED_FORM, **_trained(pairs)}
-        order = np.random.default_rng(seed).permutation(len(pairs))
-        held, rest = np.split(order, [min(VALIDATION, max(1, len(pairs) // 10))])
-        held_out = HeldOut(pairs.source, pairs.target, held)
+        division = Division.of(pairs, seed, most=VALIDATION)
         share = _share(families, training)
-        measured = {
-            name: _measured(family, pairs.take(rest), pairs, held_out, share, seed) for name, family in families.items()
-        }
+        held_out = division.held_out()
+        measured = {name: _measured(family, division, held_out, share, seed) for name, family in families.items()}
         chosen = _choose(measured)
         adapter = _fit(families[chosen], pairs, share, seed)
         table = [{"name": name, "chosen": name == chosen, **each.as_dict()} for name, each in measured.items()]
@@ -112,10 +109,10 @@ def _fit(family: Family, pairs: Pairs, training: Training, seed: int) -> Adapter
     return family.fit(pairs, seed=seed)
 
 
-def _measured(family: Family, rest: Pairs, pairs: Pairs, held_out: HeldOut, training: Training, seed: int) -> Measured:
+def _measured(family: Family, division: Division, held_out: HeldOut, training: Training, seed: int) -> Measured:
     started = time.perf_counter()
-    adapter = _fit(family, rest, training, seed)
-    agreement = held_out.measure(adapter.apply(pairs.source[held_out.rows]))
+    adapter = _fit(family, division.rest, training, seed)
+    agreement = held_out.measure(adapter.apply(division.held_sources))
     return Measured(agreement, adapter.multiply_adds, adapter.parameters, time.perf_counter() - started)
 
 

@@ -115,6 +115,15 @@ class Division:
         count = min(most, max(1, len(pairs) // 10))
         return cls(pairs, pairs.take(order[count:]), order[:count])
 
+    @property
+    def held_sources(self) -> Float32:
+        """(h, m) the held-out items' new-model vectors."""
+        return self.pairs.source[self.held]
+
+    def held_out(self) -> HeldOut:
+        """What measures adapters on the held-out items, among all."""
+        return HeldOut(self.pairs.source, self.pairs.target, self.held)
+
 
 def require_pairs(pairs: Pairs, training: Training) -> None:
     """Refuse to train on so few pairs that it overfits, unless forced.
@@ -163,15 +172,14 @@ def refine(
     trained = _better(start, network.adapter(), division)
     details = {**start.details, "steps": 0 if trained is start else done}
     if routing:
-        details["agreement"] = _agreement(trained, division.pairs.source[division.held], routing)
+        details["agreement"] = _agreement(trained, division.held_sources, routing)
     return replace(trained, details=details)
 
 
 def _better(start: Adapter, trained: Adapter, division: Division) -> Adapter:
     """The one whose searches are more like the new model's, on items that neither has seen."""
-    held_out = HeldOut(division.pairs.source, division.pairs.target, division.held)
-    sources = division.pairs.source[division.held]
-    before, after = (held_out.measure(adapter.apply(sources)).score for adapter in (start, trained))
+    held_out = division.held_out()
+    before, after = (held_out.measure(adapter.apply(division.held_sources)).score for adapter in (start, trained))
     return trained if after > before else start
 
 
