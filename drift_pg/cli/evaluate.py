@@ -11,7 +11,7 @@ import click
 
 from drift_pg.adapter import Adapter, Float32
 from drift_pg.cli.adapters import minimum_option
-from drift_pg.cli.cache import cache_option
+from drift_pg.cli.cache import cache_option, embedded
 from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.figures import show_evaluation
 from drift_pg.cli.output import json_option, note, progress, say, show_json
@@ -19,7 +19,6 @@ from drift_pg.database.adapters import load_by_id
 from drift_pg.database.connection import Connection, one
 from drift_pg.database.evaluations import search_keys, store_evaluation
 from drift_pg.database.registry import EmbeddingColumn
-from drift_pg.embedding import EmbeddingCache, embed_all, load_embedder
 from drift_pg.errors import InvalidInput, WrongDimensions
 from drift_pg.evaluation import Evaluation
 from drift_pg.evaluation import evaluate as measured
@@ -168,9 +167,8 @@ def asked_of(wanted: Request, subject: Subject) -> Asked:
 
 
 def _embedded(wanted: Request, texts: Sequence[str], reference: str, model: str | None, dimensions: int) -> Float32:
-    embedder = load_embedder(reference)
-    with EmbeddingCache.of(wanted.cache, model or reference, reference) as cache, progress("Embedding") as report:
-        return embed_all(embedder, texts, cache, dimensions=dimensions, batch=wanted.batch, progress=report)
+    named = model or reference
+    return embedded(texts, reference, model=named, cache=wanted.cache, dimensions=dimensions, batch=wanted.batch)
 
 
 def searched_through_index(wanted: Request, subject: Subject, test: Pairs, asked: Asked) -> Any:

@@ -13,12 +13,13 @@ import click
 import numpy as np
 
 from drift_pg.adapter import Float32
+from drift_pg.cli.cache import embedded
 from drift_pg.cli.connect import connected
-from drift_pg.cli.output import note, progress
+from drift_pg.cli.output import note
 from drift_pg.database.connection import one
 from drift_pg.database.registry import EmbeddingColumn
 from drift_pg.database.sampling import Sample, draw, table_size
-from drift_pg.embedding import EmbeddingCache, embed_all, load_embedder
+from drift_pg.embedding import load_embedder
 from drift_pg.errors import InvalidInput, WrongDimensions
 from drift_pg.evaluation.query_file import QueryFile
 from drift_pg.pairs import MINIMUM, Pairs
@@ -72,7 +73,7 @@ class Pace:
     def __init__(self) -> None:
         self._reports: list[tuple[float, int]] = []
 
-    def note(self, done: int) -> None:
+    def note(self, done: int, total: int) -> None:  # noqa: ARG002 (the signature of a progress report)
         """So many are done now."""
         self._reports.append((time.perf_counter(), done))
 
@@ -129,14 +130,16 @@ def _sampled(wanted: Request, column: EmbeddingColumn, dimensions: int, pace: Pa
 
 
 def _embedded(wanted: Request, texts: list[str], dimensions: int, what: str, pace: Pace) -> Float32:
-    embedder = load_embedder(wanted.embed or "")
-    with EmbeddingCache.of(wanted.cache, wanted.query_model, wanted.embed or "") as cache, progress(what) as bar:
-
-        def report(done: int, total: int) -> None:
-            pace.note(done)
-            bar(done, total)
-
-        return embed_all(embedder, texts, cache, dimensions=dimensions, batch=wanted.batch, progress=report)
+    return embedded(
+        texts,
+        wanted.embed or "",
+        model=wanted.query_model,
+        cache=wanted.cache,
+        dimensions=dimensions,
+        batch=wanted.batch,
+        what=what,
+        told=pace.note,
+    )
 
 
 def _query_log(wanted: Request, dimensions: int) -> Any:
