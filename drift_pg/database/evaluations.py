@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 from drift_pg.adapter import Float32
 from drift_pg.database.connection import Connection, one, rows, translated
 from drift_pg.database.registry import EmbeddingColumn
-from drift_pg.database.sampling import key_text
+from drift_pg.database.sampling import key_text, primary_key
 from drift_pg.embedding import Progress
 from drift_pg.errors import InvalidDefinition, InvalidInput, UnknownAdapter
 
@@ -123,16 +123,10 @@ def search_keys(
 
 
 def _primary_key(conn: Connection, column: EmbeddingColumn) -> Sequence[str]:
-    found = rows(
-        conn,
-        "SELECT a.attname::text AS name FROM pg_catalog.pg_index i, pg_catalog.unnest(i.indkey) WITH ORDINALITY AS k (number, place) "
-        "JOIN pg_catalog.pg_attribute a ON a.attrelid = %s::regclass AND a.attnum = k.number "
-        "WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY k.place",
-        [column.name.relation_text] * 2,
-    )
+    found = primary_key(conn, column.name)
     if not found:
         raise InvalidDefinition(
             f"{column.name.schema}.{column.name.table} has no primary key, so what a search finds cannot be compared",
             hint="evaluate without --column: exact search among the test pairs needs no table",
         )
-    return [row.name for row in found]
+    return found

@@ -120,11 +120,9 @@ class _Source:
             conn,
             "SELECT c.relkind, (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
             "WHERE e.extname = 'tsm_system_rows') AS system_rows, "
-            "ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns, "
-            "ARRAY(SELECT a.attname::text FROM pg_index i, unnest(i.indkey) k JOIN pg_attribute a ON a.attrelid = %s::regclass AND a.attnum = k "
-            "WHERE i.indrelid = c.oid AND i.indisprimary) AS key "
+            "ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns "
             "FROM pg_class c WHERE c.oid = %s::regclass",
-            [name.relation_text, name.relation_text],
+            [name.relation_text],
         )
         if facts.relkind not in "rmp":
             raise InvalidDefinition(
@@ -136,9 +134,8 @@ class _Source:
                 f"{name.schema}.{name.table} has no column {', '.join(map(repr, missing))}; it has {', '.join(facts.columns)}"
             )
         size = table_size(conn, name)
-        return cls(
-            column, tuple(text), key_text(facts.key), size.rows, size.heap, vector_schema(conn), facts.system_rows
-        )
+        key = key_text(primary_key(conn, name))
+        return cls(column, tuple(text), key, size.rows, size.heap, vector_schema(conn), facts.system_rows)
 
     def _clause(self, share: float, count: int, seed: int) -> tuple[sql.Composed, str]:
         if self.heap <= SMALL_TABLE:
@@ -180,6 +177,18 @@ def table_size(conn: Connection, name: ColumnName) -> Any:
         conn,
         sql.SQL("SELECT count(*) AS rows, {}::bigint AS heap FROM {}").format(size.heap or 0, name.relation),
     )
+
+
+def primary_key(conn: Connection, name: ColumnName) -> list[str]:
+    """The columns of a table's primary key, in the key's order; none if it has no key."""
+    found = rows(
+        conn,
+        "SELECT a.attname::text AS name FROM pg_catalog.pg_index i, pg_catalog.unnest(i.indkey) WITH ORDINALITY AS k (number, place) "
+        "JOIN pg_catalog.pg_attribute a ON a.attrelid = %s::regclass AND a.attnum = k.number "
+        "WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY k.place",
+        [name.relation_text] * 2,
+    )
+    return [row.name for row in found]
 
 
 def key_text(columns: Sequence[str]) -> sql.Composable:
