@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -62,6 +63,14 @@ def read(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
             hint="export it again with this version: drift-pg export ID FILE",
         )
     return tensors, _description(path, metadata)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 (hexadecimal) of the file; raises InvalidArtifact if there is none."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InvalidArtifact(f"the adapter file {str(path)!r} cannot be read", detail=error.strerror) from error
 
 
 def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:

@@ -18,7 +18,8 @@
     │   ├── ActivationRunning   VD021
     │   ├── StillInUse          VD022
     │   ├── NotEvaluated        VD023   the quality gate has nothing to judge an adapter by
-    │   └── BelowMinimum        VD024   the quality gate refuses an adapter's score
+    │   ├── BelowMinimum        VD024   the quality gate refuses an adapter's score
+    │   └── AnotherIsActive     VD025   not the adapter that a switch expects to replace
     ├── Broken                  something stored is not what was written
     │   ├── VerificationFailed  VD030
     │   ├── WrongRevision       VD031   schema drift is not at the revision expected
@@ -158,6 +159,12 @@ class BelowMinimum(Conflict):
     """The adapter's latest evaluation is below the minimum that the quality gate asks for."""
 
     sqlstate = "VD024"
+
+
+class AnotherIsActive(Conflict):
+    """The active adapter is not the one that a switch expects to replace."""
+
+    sqlstate = "VD025"
 
 
 class Broken(DriftError):

@@ -160,6 +160,7 @@ BEGIN
         INSERT INTO drift.event (action, subject, details)
         VALUES ('activate', adapter::text, jsonb_build_object('source', this.source, 'target', this.target, 'replaced', replaced)
             || CASE WHEN overridden IS NULL THEN '{}'::jsonb ELSE jsonb_build_object('forced', true, 'overridden', overridden) END);
+        PERFORM pg_notify('drift_adapter', format('activate %s', adapter));
     END IF;
 END
 $$;
@@ -189,6 +190,7 @@ BEGIN
     END IF;
     INSERT INTO drift.event (action, subject, details)
     VALUES ('deactivate', stopped::text, jsonb_build_object('source', source, 'target', target));
+    PERFORM pg_notify('drift_adapter', format('deactivate %s', stopped));
 END
 $$;
 COMMENT ON FUNCTION drift.deactivate(text, text) IS
@@ -218,3 +220,64 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION drift.drop_adapter(bigint) IS 'Deletes an adapter that is not active, with its weights.';
+
+
+-- For a history of revisions: a switch says what it starts from, so that two histories do not undo each other unseen.
+CREATE OR REPLACE FUNCTION drift.switch_adapter(source text, target text, checksum text, replaces text, force boolean DEFAULT false, minimum real DEFAULT :'minimum')
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    serving record;
+    chosen bigint := drift.stored_adapter(source, target, checksum);
+BEGIN
+    PERFORM drift.require_administration();
+    PERFORM drift.model_dimensions(source), drift.model_dimensions(target);
+    PERFORM drift.lock_activation(source, target);
+    SELECT a.id, encode(a.checksum, 'hex') AS checksum INTO serving FROM drift.adapter a
+    WHERE a.source = switch_adapter.source AND a.target = switch_adapter.target AND a.status = 'active';
+    IF serving.checksum IS NOT DISTINCT FROM switch_adapter.checksum THEN
+        RETURN;
+    ELSIF serving.checksum IS DISTINCT FROM replaces THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD025',
+            MESSAGE = format('from model %L to model %L %s, expected %s', source, target,
+                             coalesce(format('adapter %s is active (checksum %s)', serving.id, serving.checksum), 'no adapter is active'),
+                             coalesce('the one with checksum ' || replaces, 'none')),
+            DETAIL = 'Nothing was changed.',
+            HINT = CASE WHEN serving.id IS NULL
+                THEN 'It was deactivated outside this history: drift-pg adapters; activate the expected one again, then repeat.'
+                ELSE format('If two branches of a history activate adapters, let one follow the other and say replaces=%L; if it was activated by hand: SELECT drift.deactivate(%L, %L);',
+                            serving.checksum, source, target) END;
+    ELSIF switch_adapter.checksum IS NULL THEN
+        PERFORM drift.deactivate(source, target);
+    ELSIF chosen IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD011',
+            MESSAGE = format('no adapter from model %L to model %L has checksum %s', source, target, switch_adapter.checksum),
+            HINT = 'SELECT * FROM drift.adapters; store it from its file: drift-pg import FILE';
+    ELSE
+        PERFORM drift.activate(chosen, force, minimum);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION drift.switch_adapter(text, text, text, text, boolean, real) IS
+    'Activates the stored adapter of a checksum (NULL: none) in place of the one with checksum replaces (NULL: none); VD025 if another is active. Nothing happens if it is active already.';
+
+
+CREATE OR REPLACE FUNCTION drift.forget_artifact(source text, target text, checksum text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    stored bigint := drift.stored_adapter(source, target, checksum);
+BEGIN
+    IF EXISTS (SELECT FROM drift.adapter a WHERE a.id = stored AND a.details ? 'artifact' AND a.status <> 'active') THEN
+        PERFORM drift.drop_adapter(stored);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION drift.forget_artifact(text, text, text) IS
+    'Deletes the inactive adapter of a checksum if a revision brought it from a file, which still has it; one that was stored otherwise stays.';

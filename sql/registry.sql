@@ -47,7 +47,7 @@ BEGIN
     PERFORM drift.require_administration();
     PERFORM drift.model_dimensions(name);
     SELECT string_agg(u.what, ', ') INTO users FROM (
-        SELECT format('column %s.%I', c.relation, c.column_name) FROM drift.embedding_column c WHERE c.model = unregister_model.name
+        SELECT format('column %s.%I', c.relation, c.column_name) FROM drift.embedding_column c WHERE unregister_model.name IN (c.model, c.query_model)
         UNION ALL
         SELECT format('adapter %s', a.id) FROM drift.adapter a WHERE unregister_model.name IN (a.source, a.target)) AS u (what);
     IF users IS NOT NULL THEN
@@ -205,6 +205,7 @@ BEGIN
         INSERT INTO drift.event (action, subject, details)
         VALUES ('register_column', format('%s.%I', relation, embedding_column),
                 jsonb_build_object('model', model, 'metric', chosen, 'index_cast', cast_to));
+        PERFORM pg_notify('drift_adapter', 'register_column');
     END IF;
 END
 $$;
@@ -252,7 +253,64 @@ BEGIN
         PERFORM drift.refuse_column(relation, embedding_column);
     END IF;
     INSERT INTO drift.event (action, subject) VALUES ('unregister_column', format('%s.%I', relation, embedding_column));
+    PERFORM pg_notify('drift_adapter', 'unregister_column');
 END
 $$;
 COMMENT ON FUNCTION drift.unregister_column(regclass, name) IS
     'Forgets an embedding column; the table itself is not touched. A dropped table is named by its number, as drift.columns shows it.';
+
+
+CREATE OR REPLACE FUNCTION drift.refresh_column(relation regclass, embedding_column name)
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    held drift.embedding_column;
+BEGIN
+    SELECT * INTO held FROM drift.embedding_column c
+    WHERE c.relation = refresh_column.relation AND c.column_name = refresh_column.embedding_column;
+    IF FOUND THEN
+        PERFORM drift.register_column(relation, embedding_column, held.model, held.metric);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION drift.refresh_column(regclass, name) IS
+    'Reads anew which index serves an embedding column, after one was built or dropped; nothing happens if the column is not registered.';
+
+
+CREATE OR REPLACE FUNCTION drift.set_query_model(relation regclass, embedding_column name, query_model text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    held drift.embedding_column;
+    wanted text;
+BEGIN
+    PERFORM drift.require_administration();
+    SELECT * INTO held FROM drift.embedding_column c
+    WHERE c.relation = set_query_model.relation AND c.column_name = set_query_model.embedding_column FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM drift.refuse_column(relation, embedding_column);
+    END IF;
+    wanted := nullif(set_query_model.query_model, held.model);
+    PERFORM drift.model_dimensions(wanted);
+    IF wanted IS NOT NULL AND NOT EXISTS (
+        SELECT FROM drift.adapter a WHERE a.source = wanted AND a.target = held.model AND a.status = 'active') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD012',
+            MESSAGE = format('queries of column %I of %s cannot come from model %L: no adapter from it to model %L is active',
+                             embedding_column, relation, wanted, held.model),
+            HINT = 'Activate one first: drift-pg adapters; drift-pg activate ID.';
+    ELSIF wanted IS DISTINCT FROM held.query_model THEN
+        UPDATE drift.embedding_column c SET query_model = wanted
+        WHERE c.relation = set_query_model.relation AND c.column_name = set_query_model.embedding_column;
+        INSERT INTO drift.event (action, subject, details)
+        VALUES ('set_query_model', format('%s.%I', relation, embedding_column),
+                jsonb_build_object('query_model', wanted, 'replaced', held.query_model));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION drift.set_query_model(regclass, name, text) IS
+    'Says which model the queries of an embedding column come from (NULL: its own). An adapter between the two must be active. A search names its model itself; this is for drift.status and for reviewing.';

@@ -30,7 +30,8 @@ CREATE OR REPLACE VIEW drift.columns WITH (security_invoker = true) AS
 SELECT c.relation, c.column_name, c.model, m.dimensions, c.metric, c.index_cast,
        (SELECT count(*) FROM drift.vector_indexes(c.relation, c.column_name) v
         WHERE v.metric = c.metric AND v.index_cast IS NOT DISTINCT FROM c.index_cast) AS indexes,
-       drift.column_problem(c.relation, c.column_name, m.dimensions) AS problem
+       drift.column_problem(c.relation, c.column_name, m.dimensions) AS problem,
+       c.query_model
 FROM drift.embedding_column c
 JOIN drift.model m ON m.name = c.model
 ORDER BY c.relation::text, c.column_name;
@@ -41,6 +42,10 @@ SELECT c.relation, c.column_name, c.model,
        (SELECT array_agg(a.source ORDER BY a.source) FROM drift.adapter a
         WHERE a.target = c.model AND a.status = 'active') AS also_serves,
        coalesce(c.problem,
-                CASE WHEN c.indexes = 0 THEN format('no index serves metric %s: searches read the whole table', c.metric) END) AS problem
+                CASE WHEN c.query_model IS NOT NULL AND NOT EXISTS (
+                         SELECT FROM drift.adapter a WHERE a.source = c.query_model AND a.target = c.model AND a.status = 'active')
+                     THEN format('its queries come from model %L, and no adapter from it to model %L is active', c.query_model, c.model)
+                     WHEN c.indexes = 0 THEN format('no index serves metric %s: searches read the whole table', c.metric) END) AS problem,
+       c.query_model
 FROM drift.columns c;
 COMMENT ON VIEW drift.status IS 'Per embedding column: its model, the models whose queries active adapters map into it, and what is wrong';

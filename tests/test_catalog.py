@@ -25,7 +25,11 @@ def test_functions_run_as_the_caller_with_a_pinned_search_path_and_a_comment(con
 
 def test_only_functions_that_write_are_volatile(conn: psycopg.Connection) -> None:
     for name, _, _, _, volatility, parallel, source in functions(conn):
-        writes = bool(re.search(r"INSERT INTO|UPDATE drift|DELETE FROM|pg_try_advisory|PERFORM drift.lock", source))
+        writes = bool(
+            re.search(
+                r"INSERT INTO|UPDATE drift|DELETE FROM|pg_try_advisory|PERFORM drift\.(lock|register|drop)", source
+            )
+        )
         assert (volatility == "v") == writes, name
         assert not (parallel == "s" and (writes or "set_config" in source)), name
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from drift_pg import artifact
 from drift_pg.adapter import Adapter
 from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.output import json_option, say, show_json, show_table
@@ -116,13 +117,17 @@ def verify(ctx: click.Context, adapter: int, as_json: bool, dsn: str) -> None:
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @dsn_option
 def export_adapter(adapter: int, file: Path, force: bool, dsn: str) -> None:
-    """Write an ADAPTER to a safetensors FILE, with a checksum."""
+    """Write an ADAPTER to a safetensors FILE, with its models' names and its latest evaluation.
+
+    The file can be imported into another database, or activated by a revision of your Alembic history,
+    which names it by the SHA-256 that is printed.
+    """
     if file.exists() and not force:
         raise InvalidInput(f"{str(file)!r} exists", hint="name another file, or add --force")
     with connected(dsn) as conn:
-        loaded = stored_adapters.load_by_id(conn, adapter)
-    loaded.save(file)
-    say(f"Adapter {adapter} is written to {file} (sha256 of its weights: {loaded.checksum}).")
+        stored_adapters.export(conn, adapter, file)
+    say(f"Adapter {adapter} is written to {file}, with its models' names and its latest evaluation.")
+    say(f"sha256 of the file: {artifact.sha256(file)}")
 
 
 @click.command("import")
@@ -131,7 +136,7 @@ def export_adapter(adapter: int, file: Path, force: bool, dsn: str) -> None:
 @click.option("--target", required=True, help="The registered model whose space it maps them into.")
 @dsn_option
 def import_adapter(file: Path, source: str, target: str, dsn: str) -> None:
-    """Store the adapter of a safetensors FILE as a candidate.
+    """Store the adapter of a safetensors FILE as a candidate, with the evaluation that it carries.
 
     A file that was changed after it was written is refused.
     """

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from drift_pg.adapter import Adapter, Float32, Layer, unit
 from drift_pg.database import weights
-from drift_pg.database.connection import Connection, one, rows, translated, vector_schema
-from drift_pg.errors import (
-    InvalidDefinition,
-    NoActiveAdapter,
-    UnknownAdapter,
-    VerificationFailed,
-    WrongDimensions,
-)
+from drift_pg.database.connection import Connection, one, rows, translated
+from drift_pg.database.evaluations import latest_evaluation, store_evaluation
+from drift_pg.errors import NoActiveAdapter, UnknownAdapter, VerificationFailed
 from drift_pg.gate import DEFAULT_MINIMUM
 
 PROBES = 4
+
+SOURCE, TARGET, EVALUATION = "source", "target", "evaluation"
+CARRIED = (SOURCE, TARGET, EVALUATION)
+"""Details of an exported adapter that are not the adapter's own: the database has columns and a table for them."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,8 @@ def store(conn: Connection, adapter: Adapter, *, source: str, target: str) -> in
     """Store an adapter as a candidate between two registered models.
 
     All of it or nothing: in autocommit mode it is a transaction of its own, otherwise part of the
-    caller's. Probes are stored with it, and replayed before it is accepted.
+    caller's. Probes are stored with it, and replayed before it is accepted; so is the evaluation that a
+    file from `export` carries.
 
     Returns:
         Its id.
@@ -55,86 +55,72 @@ def store(conn: Connection, adapter: Adapter, *, source: str, target: str) -> in
         WrongDimensions: the adapter's are not the models'.
         VerificationFailed: the database does not evaluate it as numpy does.
     """
-    vector = vector_schema(conn)
     with translated(), conn.transaction():
-        rows(conn, "SELECT drift.require_administration()")
-        _check_models(conn, adapter, source, target)
         stored = int(
-            one(
-                conn,
-                "INSERT INTO drift.adapter (source, target, family, normalize_input, checksum, details) "
-                "VALUES (%s, %s, %s, %s, %s, %s) RETURNING id",
-                [
-                    source,
-                    target,
-                    adapter.family,
-                    adapter.normalize_input,
-                    bytes.fromhex(adapter.checksum),
-                    Jsonb(dict(adapter.details)),
-                ],
-            ).id
+            one(conn, "SELECT drift.begin_adapter(%s, %s, %s) AS id", [source, target, Jsonb(describe(adapter))]).id
         )
-        _store_layers(conn, stored, adapter)
-        _store_probes(conn, stored, adapter, vector)
-        found = verify(conn, stored)
-        if not found.ok:
-            raise VerificationFailed(f"the adapter was not stored: {found.problem}")
+        weights.write(conn, stored, adapter.layers)
+        inputs = probe_inputs(adapter)
         rows(
             conn,
-            "INSERT INTO drift.event (action, subject, details) VALUES ('store', %s, %s)",
-            [
-                str(stored),
-                Jsonb(
-                    {
-                        "source": source,
-                        "target": target,
-                        "family": adapter.family,
-                        "checksum": adapter.checksum,
-                    }
-                ),
-            ],
+            "SELECT drift.finish_adapter(%s::bigint, %s, %s)",
+            [stored, texts(inputs), texts(adapter.apply(inputs))],
         )
+        if EVALUATION in adapter.details:
+            store_evaluation(conn, stored, adapter.details[EVALUATION])
     return stored
 
 
-def _check_models(conn: Connection, adapter: Adapter, source: str, target: str) -> None:
-    if source == target:
-        raise InvalidDefinition(f"an adapter joins two models, source and target are both {source!r}")
-    for side, model, dimensions in (
-        ("source", source, adapter.source_dimensions),
-        ("target", target, adapter.target_dimensions),
-    ):
-        registered = one(conn, "SELECT drift.model_dimensions(%s) AS n", [model]).n
-        if registered != dimensions:
-            raise WrongDimensions(
-                f"the adapter's {side} has {dimensions} dimensions, model {model!r} has {registered}",
-                hint="were source and target swapped? source is the new model, target the legacy one",
-            )
+def describe(adapter: Adapter) -> dict[str, Any]:
+    """What `drift.begin_adapter` stores of an adapter: all but its weights, its models and its evaluation."""
+    layers = [
+        {
+            "outputs": layer.outputs,
+            "inputs": layer.inputs,
+            "blocks": weights.blocks_of(layer),
+            "block_columns": weights.BLOCK,
+            "activation": layer.activation,
+            "takes_input": layer.takes_input,
+            "normalize": layer.normalize,
+            "is_route": layer.is_route,
+            "expert": layer.expert,
+        }
+        for layer in adapter.layers
+    ]
+    return {
+        "family": adapter.family,
+        "normalize_input": adapter.normalize_input,
+        "checksum": adapter.checksum,
+        "source_dimensions": adapter.source_dimensions,
+        "target_dimensions": adapter.target_dimensions,
+        "details": {name: value for name, value in adapter.details.items() if name not in CARRIED},
+        "layers": layers,
+    }
 
 
-def _store_layers(conn: Connection, stored: int, adapter: Adapter) -> None:
-    with conn.cursor() as cursor:
-        cursor.executemany(
-            "INSERT INTO drift.adapter_layer (adapter_id, position, outputs, inputs, blocks, block_columns, activation, "
-            "takes_input, normalize, is_route, expert) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-            [
-                (stored, i, layer.outputs, layer.inputs, weights.blocks_of(layer), weights.BLOCK, layer.activation,
-                 layer.takes_input, layer.normalize, layer.is_route, layer.expert)
-                for i, layer in enumerate(adapter.layers)
-            ],
-        )  # fmt: skip
-    weights.write(conn, stored, adapter.layers)
+def texts(vectors: Float32) -> list[str]:
+    """Each row as pgvector reads it; nine digits give back the same float32."""
+    return ["[" + ",".join(map("{:.9g}".format, row)) + "]" for row in vectors.tolist()]
 
 
-def _store_probes(conn: Connection, stored: int, adapter: Adapter, vector: str) -> None:
-    inputs = probe_inputs(adapter)
-    statement = sql.SQL(
-        "INSERT INTO drift.adapter_probe (adapter_id, position, input, expected) VALUES (%s, %s, %s::real[]::{0}, %s::real[]::{0})"
-    ).format(sql.Identifier(vector, "vector"))
-    with conn.cursor() as cursor:
-        cursor.executemany(
-            statement, [(stored, i, x.tolist(), adapter.apply(x).tolist()) for i, x in enumerate(inputs)]
-        )
+def export(conn: Connection, adapter_id: int, path: str | Path) -> Adapter:
+    """Write a stored adapter to a file that carries its models' names and its latest evaluation.
+
+    So another database can tell what it maps, and its quality gate can judge it: `store`, `drift-pg import`
+    and `op.activate_adapter` read them.
+
+    Raises:
+        UnknownAdapter, VerificationFailed
+    """
+    adapter = load_by_id(conn, adapter_id)
+    models = one(conn, "SELECT source, target FROM drift.adapter WHERE id = %s", [adapter_id])
+    carried: dict[str, Any] = {SOURCE: models.source, TARGET: models.target}
+    evaluation = latest_evaluation(conn, adapter_id)
+    if evaluation:
+        carried[EVALUATION] = evaluation.figures
+    complete = replace(adapter, details={**adapter.details, **carried})
+    complete.save(path)
+    return complete
 
 
 def probe_inputs(adapter: Adapter) -> Float32:

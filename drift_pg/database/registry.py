@@ -59,6 +59,19 @@ def unregister_column(conn: Connection, relation: str, column: str) -> None:
     rows(conn, "SELECT drift.unregister_column(%s::regclass, %s)", [name, column])
 
 
+def set_query_model(conn: Connection, relation: str, column: str, query_model: str | None) -> None:
+    """Say which model a column's queries come from; None is the column's own.
+
+    It is what `drift.status` shows and what a revision history records; each search still names its model.
+
+    Raises:
+        UnknownColumn, UnknownModel
+        NoActiveAdapter: none is active from it to the column's model.
+    """
+    name = relation_name(conn, relation)
+    rows(conn, "SELECT drift.set_query_model(%s::regclass, %s, %s)", [name, column, query_model])
+
+
 def relation_name(conn: Connection, relation: str) -> str:
     """The qualified, quoted name of a table that SQL would find under `relation`.
 

@@ -8,14 +8,16 @@ import re
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from psycopg import sql
 
 from drift_pg import _assets
 from drift_pg.gate import DEFAULT_MINIMUM
+
+# Alembic is imported where it is used: it imports its plugins, drift_pg.alembic among them, which import this package.
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
 
 LOCK = 0x64726966745F7067  # "drift_pg"
 BASE = "base"
@@ -95,6 +97,8 @@ DROP SCHEMA drift;
 
 @cache
 def _directory() -> ScriptDirectory:
+    from alembic.script import ScriptDirectory
+
     return ScriptDirectory(str(_assets.folder("migrations")))
 
 
@@ -132,6 +136,9 @@ def functions_sql(vector: str) -> str:
 
 
 def _migrations(start: str, end: str, *, down: bool = False) -> str:
+    from alembic import command
+    from alembic.config import Config
+
     output = io.StringIO()
     config = Config(output_buffer=output)
     config.set_main_option("script_location", str(_assets.folder("migrations")).replace("%", "%%"))

@@ -1,0 +1,109 @@
+-- Storing an adapter: its description, then its weights (by COPY, or as text in one call), then its probes.
+
+CREATE OR REPLACE FUNCTION drift.begin_adapter(source text, target text, description jsonb)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    side record;
+    registered integer;
+    stored bigint;
+BEGIN
+    PERFORM drift.require_administration();
+    IF source = target THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD003',
+            MESSAGE = format('an adapter joins two models, source and target are both %L', source);
+    END IF;
+    FOR side IN
+        SELECT * FROM (VALUES ('source', source), ('target', target)) AS s (name, model)
+    LOOP
+        registered := drift.model_dimensions(side.model);
+        IF registered <> (description ->> (side.name || '_dimensions'))::integer THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'VD001',
+                MESSAGE = format('the adapter''s %s has %s dimensions, model %L has %s', side.name,
+                                 description ->> (side.name || '_dimensions'), side.model, registered),
+                HINT = 'Were source and target swapped? Source is the new model, target the legacy one.';
+        END IF;
+    END LOOP;
+    INSERT INTO drift.adapter (source, target, family, normalize_input, checksum, details)
+    VALUES (begin_adapter.source, begin_adapter.target, description ->> 'family', (description ->> 'normalize_input')::boolean,
+            decode(description ->> 'checksum', 'hex'), description -> 'details')
+    RETURNING id INTO stored;
+    INSERT INTO drift.adapter_layer
+    SELECT l.*
+    FROM jsonb_array_elements(description -> 'layers') WITH ORDINALITY AS e (layer, i),
+         jsonb_populate_record(NULL::drift.adapter_layer, e.layer || jsonb_build_object('adapter_id', stored, 'position', e.i - 1)) AS l;
+    RETURN stored;
+END
+$$;
+COMMENT ON FUNCTION drift.begin_adapter(text, text, jsonb) IS
+    'The first step of storing an adapter: its row and its layers, without weights. Callers write the weights and call drift.finish_adapter in the same transaction.';
+
+
+CREATE OR REPLACE FUNCTION drift.finish_adapter(adapter bigint, inputs text[], expected text[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    verdict record;
+BEGIN
+    INSERT INTO drift.adapter_probe (adapter_id, position, input, expected)
+    SELECT finish_adapter.adapter, p.i - 1, p.input::vector, p.output::vector
+    FROM unnest(inputs, expected) WITH ORDINALITY AS p (input, output, i);
+    SELECT * INTO verdict FROM drift.verify(adapter);
+    IF NOT verdict.ok THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD030',
+            MESSAGE = format('the adapter was not stored: %s', verdict.problem);
+    END IF;
+    INSERT INTO drift.event (action, subject, details)
+    SELECT 'store', a.id::text,
+           jsonb_build_object('source', a.source, 'target', a.target, 'family', a.family, 'checksum', encode(a.checksum, 'hex'))
+    FROM drift.adapter a WHERE a.id = finish_adapter.adapter;
+END
+$$;
+COMMENT ON FUNCTION drift.finish_adapter(bigint, text[], text[]) IS
+    'The last step of storing an adapter: its probes, replayed at once; VD030 if it does not reproduce them.';
+
+
+CREATE OR REPLACE FUNCTION drift.stored_adapter(source text, target text, checksum text)
+RETURNS bigint
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+    SELECT a.id FROM drift.adapter a
+    WHERE a.source = stored_adapter.source AND a.target = stored_adapter.target AND a.checksum = decode(stored_adapter.checksum, 'hex')
+    ORDER BY a.status = 'active' DESC, a.id DESC LIMIT 1
+$$;
+COMMENT ON FUNCTION drift.stored_adapter(text, text, text) IS
+    'The id of the adapter between two models that has this checksum (hexadecimal), the active one first; NULL if there is none.';
+
+
+CREATE OR REPLACE FUNCTION drift.store_adapter(source text, target text, description jsonb, weights text[], inputs text[], expected text[])
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    stored bigint := drift.stored_adapter(source, target, description ->> 'checksum');
+BEGIN
+    IF stored IS NOT NULL THEN
+        RETURN stored;
+    END IF;
+    stored := drift.begin_adapter(source, target, description);
+    INSERT INTO drift.adapter_weight (adapter_id, layer, block, output, weights)
+    SELECT stored, place.layer, place.block, place.output, w.weights::vector
+    FROM unnest(weights) WITH ORDINALITY AS w (weights, i)
+    JOIN (SELECT l.position AS layer, b AS block, o AS output, row_number() OVER (ORDER BY l.position, b, o) AS i
+          FROM drift.adapter_layer l, generate_series(0, l.blocks - 1) AS b, generate_series(0, l.outputs - 1) AS o
+          WHERE l.adapter_id = stored) AS place USING (i);
+    PERFORM drift.finish_adapter(stored, inputs, expected);
+    RETURN stored;
+END
+$$;
+COMMENT ON FUNCTION drift.store_adapter(text, text, jsonb, text[], text[], text[]) IS
+    'Stores an adapter from text, for scripts; the id of the one that is stored already if it has the same checksum. weights: one vector per output, by layer, block and output.';
