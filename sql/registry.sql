@@ -314,3 +314,34 @@ END
 $$;
 COMMENT ON FUNCTION drift.set_query_model(regclass, name, text) IS
     'Says which model the queries of an embedding column come from (NULL: its own). An adapter between the two must be active. A search names its model itself; this is for drift.status and for reviewing.';
+
+
+CREATE OR REPLACE FUNCTION drift.set_column_model(relation regclass, embedding_column name, model text, replaces text, metric text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    held text;
+BEGIN
+    PERFORM drift.require_administration();
+    SELECT c.model INTO held FROM drift.embedding_column c
+    WHERE c.relation = set_column_model.relation AND c.column_name = set_column_model.embedding_column FOR UPDATE;
+    IF held IS DISTINCT FROM replaces AND held IS DISTINCT FROM set_column_model.model THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD020',
+            MESSAGE = format('column %I of %s %s, expected %s', embedding_column, relation,
+                             coalesce(format('is registered with model %L', held), 'is not registered'),
+                             coalesce(format('model %L', replaces), 'it not to be registered')),
+            HINT = 'SELECT * FROM drift.columns; nothing was changed.';
+    END IF;
+    IF held IS DISTINCT FROM set_column_model.model AND held IS NOT NULL THEN
+        PERFORM drift.unregister_column(relation, embedding_column);
+    END IF;
+    IF set_column_model.model IS NOT NULL THEN
+        PERFORM drift.register_column(relation, embedding_column, model, metric);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION drift.set_column_model(regclass, name, text, text, text) IS
+    'For a history of revisions: registers a column with a model (NULL: forgets it) in place of the model replaces (NULL: not registered); VD020 if it is registered with another. Says nothing about the vectors themselves: they must be of that model.';

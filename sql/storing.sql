@@ -83,6 +83,44 @@ COMMENT ON FUNCTION drift.stored_adapter(text, text, text) IS
     'The id of the adapter between two models that has this checksum (hexadecimal), the active one first; NULL if there is none.';
 
 
+CREATE OR REPLACE FUNCTION drift.store_evaluation(adapter bigint, evaluation jsonb)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    missing text;
+    stored drift.evaluation;
+BEGIN
+    PERFORM drift.require_administration();
+    SELECT string_agg(array_to_string(p.path, '.'), ', ') INTO missing
+    FROM (VALUES ('{score,value}'::text[]), ('{score,low}'), ('{score,high}'), ('{pairs}'), ('{advice,kind}')) AS p (path)
+    WHERE evaluation #>> p.path IS NULL;
+    IF missing IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD003',
+            MESSAGE = format('the evaluation lacks %s: expected score, pairs and advice', missing),
+            HINT = 'Store what drift_pg.evaluate(…).as_dict() gives.';
+    END IF;
+    PERFORM FROM drift.adapter a WHERE a.id = store_evaluation.adapter FOR KEY SHARE;
+    IF NOT FOUND THEN
+        PERFORM drift.refuse_adapter(adapter);
+    END IF;
+    INSERT INTO drift.evaluation AS e (adapter_id, score, score_low, score_high, items, advice, figures)
+    VALUES (adapter, (evaluation #>> '{score,value}')::real, (evaluation #>> '{score,low}')::real, (evaluation #>> '{score,high}')::real,
+            (evaluation ->> 'pairs')::integer, evaluation #>> '{advice,kind}', evaluation)
+    RETURNING e.* INTO stored;
+    INSERT INTO drift.event (action, subject, details)
+    VALUES ('evaluate', adapter::text,
+            jsonb_build_object('evaluation', stored.id, 'score', stored.score, 'low', stored.score_low, 'high', stored.score_high,
+                               'items', stored.items, 'advice', stored.advice));
+    RETURN stored.id;
+END
+$$;
+COMMENT ON FUNCTION drift.store_evaluation(bigint, jsonb) IS
+    'Keeps an evaluation of a stored adapter, as Evaluation.as_dict() in Python gives it; the latest is what drift.activate judges by.';
+
+
 CREATE OR REPLACE FUNCTION drift.store_adapter(source text, target text, description jsonb, weights text[], inputs text[], expected text[])
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT
@@ -102,8 +140,9 @@ BEGIN
           FROM drift.adapter_layer l, generate_series(0, l.blocks - 1) AS b, generate_series(0, l.outputs - 1) AS o
           WHERE l.adapter_id = stored) AS place USING (i);
     PERFORM drift.finish_adapter(stored, inputs, expected);
+    PERFORM drift.store_evaluation(stored, description -> 'evaluation');
     RETURN stored;
 END
 $$;
 COMMENT ON FUNCTION drift.store_adapter(text, text, jsonb, text[], text[], text[]) IS
-    'Stores an adapter from text, for scripts; the id of the one that is stored already if it has the same checksum. weights: one vector per output, by layer, block and output.';
+    'Stores an adapter from text, for scripts; the id of the one that is stored already if it has the same checksum. weights: one vector per output, by layer, block and output; an evaluation in the description is stored with it.';

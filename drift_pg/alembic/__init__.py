@@ -8,8 +8,12 @@ there in every revision. Autogenerate has to be told, in env.py:
 
 from __future__ import annotations
 
-from alembic.runtime.plugins import Plugin
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Alembic imports this module while it is itself being imported
+    from alembic.runtime.plugins import Plugin
 
 
-def setup(plugin: Plugin) -> None:
+def setup(plugin: Plugin) -> None:  # noqa: ARG001
     """Register the operations and the comparators; called by Alembic."""
+    from drift_pg.alembic import operations  # noqa: F401 (registers on import)

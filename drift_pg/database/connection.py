@@ -34,30 +34,30 @@ BY_SQLSTATE = {cls.sqlstate: cls for cls in _subclasses(errors.DriftError) if cl
 _ABSENT = {"3F000", "42P01", "42883"}  # schema, table, function
 
 
+def as_drift_error(sqlstate: str | None, message: str, detail: str | None, hint: str | None) -> DriftError | None:
+    """The error of drift_pg that a report of the database stands for, whichever driver brought it; None if none."""
+    if sqlstate in BY_SQLSTATE:
+        if sqlstate == PermissionDenied.sqlstate and not hint:
+            hint = GRANT_HINT
+        return BY_SQLSTATE[sqlstate](message, detail=detail, hint=hint)
+    if sqlstate in _ABSENT and "drift" in message:
+        return NotInstalled(f"this database has no schema drift, or an old one: {message}", hint="drift-pg upgrade")
+    return None
+
+
 def translate(error: psycopg.Error) -> DriftError | None:
     """The error of drift_pg that a database error stands for, or None if it is none of ours."""
     report = error.diag
-    if error.sqlstate in BY_SQLSTATE:
-        hint = report.message_hint
-        if error.sqlstate == PermissionDenied.sqlstate and not hint:
-            hint = GRANT_HINT
-        return BY_SQLSTATE[error.sqlstate](
-            report.message_primary or str(error), detail=report.message_detail, hint=hint
-        )
-    if error.sqlstate in _ABSENT and "drift" in (report.message_primary or ""):
-        return NotInstalled(
-            f"this database has no schema drift, or an old one: {report.message_primary}",
-            hint="drift-pg upgrade",
-        )
-    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and (error.sqlstate or "08000")[:2] in (
-        "08",
-        "57",
-    ):
+    ours = as_drift_error(
+        error.sqlstate, report.message_primary or str(error), report.message_detail, report.message_hint
+    )
+    broken = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    if ours is None and broken and (error.sqlstate or "08000")[:2] in ("08", "57"):
         return ConnectionLost(
             f"the connection to the database failed: {str(error).strip()}",
             hint="nothing that was not committed has been kept; run the same command again",
         )
-    return None
+    return ours
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from drift_pg.adapter import Float32
-from drift_pg.database.connection import Connection, one, rows, translated
+from drift_pg.database.connection import Connection, one, rows
 from drift_pg.database.registry import EmbeddingColumn
 from drift_pg.database.sampling import key_text, primary_key
 from drift_pg.embedding import Progress
-from drift_pg.errors import InvalidDefinition, InvalidInput, UnknownAdapter
+from drift_pg.errors import InvalidDefinition
 
 
 @dataclass(frozen=True)
@@ -58,33 +58,10 @@ def store_evaluation(conn: Connection, adapter_id: int, evaluation: Mapping[str,
 
     Raises:
         UnknownAdapter: no adapter has that id.
-        InvalidInput: the mapping lacks the score, the number of pairs or the advice.
+        InvalidDefinition: the mapping lacks the score, the number of pairs or the advice.
     """
-    try:
-        score, items, advice = evaluation["score"], evaluation["pairs"], evaluation["advice"]["kind"]
-        judged = [score["value"], score["low"], score["high"], items, advice]
-    except (KeyError, TypeError) as error:
-        raise InvalidInput(
-            f"the evaluation lacks {error}: expected score, pairs and advice",
-            hint="store what drift_pg.evaluate(…).as_dict() gives",
-        ) from error
-    with translated(), conn.transaction():
-        rows(conn, "SELECT drift.require_administration()")
-        if not rows(conn, "SELECT id FROM drift.adapter WHERE id = %s FOR KEY SHARE", [adapter_id]):
-            raise UnknownAdapter(f"there is no adapter {adapter_id}", hint="drift-pg adapters")
-        stored = one(
-            conn,
-            "INSERT INTO drift.evaluation (adapter_id, score, score_low, score_high, items, advice, figures) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING id",
-            [adapter_id, *judged, Jsonb(dict(evaluation))],
-        ).id
-        event = {"evaluation": stored, **dict(zip(["score", "low", "high", "items", "advice"], judged, strict=True))}
-        rows(
-            conn,
-            "INSERT INTO drift.event (action, subject, details) VALUES ('evaluate', %s, %s)",
-            [str(adapter_id), Jsonb(event)],
-        )
-    return int(stored)
+    found = one(conn, "SELECT drift.store_evaluation(%s::bigint, %s) AS id", [adapter_id, Jsonb(dict(evaluation))])
+    return int(found.id)
 
 
 def latest_evaluation(conn: Connection, adapter_id: int) -> StoredEvaluation | None:

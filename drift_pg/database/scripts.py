@@ -29,7 +29,7 @@ SET LOCAL search_path = pg_catalog, drift, {vector}, pg_temp;
 SET LOCAL client_min_messages = warning;
 """
 
-_EXPECT_NOTHING = """
+EXPECT_NOTHING = """
 DO $$ BEGIN
     IF to_regclass('drift.alembic_version') IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'VD031',
@@ -61,7 +61,7 @@ DO $$ DECLARE found text; BEGIN
 END $$;
 """
 
-_KEEP_ADAPTERS = """
+KEEP_ADAPTERS = """
 DO $$ DECLARE stored bigint; BEGIN
     SELECT count(*) INTO stored FROM drift.adapter;
     IF stored > 0 THEN
@@ -73,7 +73,7 @@ END $$;
 """
 
 # Newest first, since a later view is built on earlier ones; no CASCADE, which would take what a user built on them.
-_DROP_FUNCTIONS = """
+DROP_FUNCTIONS = """
 DO $$ DECLARE command text; BEGIN
     FOR command IN
         SELECT format('DROP VIEW %s', oid::regclass) FROM pg_class
@@ -89,7 +89,7 @@ DO $$ DECLARE command text; BEGIN
 END $$;
 """
 
-_DROP_SCHEMA = """
+DROP_SCHEMA = """
 DROP TABLE IF EXISTS drift.alembic_version;
 DROP SCHEMA drift;
 """
@@ -135,7 +135,8 @@ def functions_sql(vector: str) -> str:
     return re.sub(r""":"pgvector"|:'version'|:'minimum'""", lambda match: variables[match.group()], text)
 
 
-def _migrations(start: str, end: str, *, down: bool = False) -> str:
+def migrations(start: str, end: str, *, down: bool = False) -> str:
+    """The tables' changes alone, from one revision to another."""
     from alembic import command
     from alembic.config import Config
 
@@ -154,14 +155,14 @@ def _prologue(start: str, end: str, vector: str) -> str:
 
 def _expect(start: str) -> str:
     if start == BASE:
-        return _EXPECT_NOTHING
+        return EXPECT_NOTHING
     return _EXPECT_REVISION.replace("{start}", sql.Literal(start).as_string(None))
 
 
 def upgrade_script(vector: str, start: str = BASE, end: str | None = None) -> str:
     """SQL that brings schema drift from revision `start` to `end` and re-creates its functions."""
     end = end or head()
-    tables = "" if start == end else _migrations(start, end)
+    tables = "" if start == end else migrations(start, end)
     functions = functions_sql(vector) if end == head() else ""
     return _prologue(start, end, vector) + _expect(start) + tables + functions
 
@@ -172,14 +173,14 @@ def downgrade_script(vector: str, start: str, end: str = BASE, *, destroy_adapte
     guard = (
         ""
         if destroy_adapters or keeps_adapters or revisions().index(start) < revisions().index("0002")
-        else _KEEP_ADAPTERS
+        else KEEP_ADAPTERS
     )
-    schema = _DROP_SCHEMA if end == BASE else ""
+    schema = DROP_SCHEMA if end == BASE else ""
     return (
         _prologue(start, end, vector)
         + _expect(start)
         + guard
-        + _DROP_FUNCTIONS
-        + _migrations(start, end, down=True)
+        + DROP_FUNCTIONS
+        + migrations(start, end, down=True)
         + schema
     )

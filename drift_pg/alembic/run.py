@@ -1,0 +1,64 @@
+"""Runs one SQL statement of an operation, by whichever driver, or prints it with --sql."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic.operations import Operations
+from psycopg import sql
+from sqlalchemy.exc import DBAPIError
+
+from drift_pg.database.connection import as_drift_error
+from drift_pg.errors import DriftError
+
+_SHOWN = 500
+"""Characters of a statement that an error repeats; one that stores an adapter has millions."""
+
+
+def execute(operations: Operations, statement: str) -> None:
+    """Run one statement as it is written, without parameters, or print it in --sql mode.
+
+    Raises:
+        DriftError: the database refuses; nothing of the statement is done.
+    """
+    context = operations.migration_context
+    if context.as_sql:
+        context.impl.static_output(statement.strip().rstrip(";") + ";")
+        return
+    try:
+        operations.get_bind().exec_driver_sql(statement, execution_options={"no_parameters": True})
+    except DBAPIError as error:
+        error.statement = error.statement and error.statement[:_SHOWN]
+        ours = drift_error(error)
+        if ours is None:
+            raise
+        raise ours from error.orig
+
+
+def drift_error(error: DBAPIError) -> DriftError | None:
+    """The error of drift_pg that a driver's error stands for; psycopg, psycopg2 and asyncpg each have their own report."""
+    original = error.orig
+    sqlstate = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+    diagnosis = getattr(original, "diag", None)
+    if diagnosis is not None:
+        message, detail, hint = diagnosis.message_primary, diagnosis.message_detail, diagnosis.message_hint
+    else:
+        report: Any = original.__cause__ if original is not None and original.__cause__ else original
+        message, detail, hint = (getattr(report, name, None) for name in ("message", "detail", "hint"))
+    return as_drift_error(sqlstate, message or str(original), detail, hint)
+
+
+def call(operations: Operations, function: str, *arguments: Any) -> None:
+    """Run `SELECT drift.function(arguments)`, each argument a literal."""
+    execute(operations, render_call(function, *arguments).as_string(None))
+
+
+def render_call(function: str, *arguments: Any) -> sql.Composed:
+    """`SELECT drift.function(arguments)` with literals, or what is composed already."""
+    rendered = [item if isinstance(item, sql.Composable) else sql.Literal(item) for item in arguments]
+    return sql.SQL("SELECT {}({})").format(sql.Identifier("drift", function), sql.SQL(", ").join(rendered))
+
+
+def relation(table: str, schema: str | None) -> str:
+    """A table as SQL names it, to be read as a regclass."""
+    return sql.Identifier(*([schema] if schema else []), table).as_string(None)
