@@ -153,7 +153,7 @@ def test_people_see_the_evaluation(upgrade: Upgrade) -> None:
 
 
 def test_what_is_no_evaluation_is_not_stored(upgrade: Upgrade) -> None:
-    with pytest.raises(errors.InvalidInput, match="lacks 'score'"):
+    with pytest.raises(errors.InvalidInput, match=r"lacks score\.value"):
         drift_pg.store_evaluation(upgrade.conn, upgrade.adapter, {})
     with pytest.raises(errors.UnknownAdapter, match="no adapter 9"):
         drift_pg.store_evaluation(upgrade.conn, 9, evaluation(upgrade).as_dict())

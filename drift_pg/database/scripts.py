@@ -135,16 +135,29 @@ def functions_sql(vector: str) -> str:
     return re.sub(r""":"pgvector"|:'version'|:'minimum'""", lambda match: variables[match.group()], text)
 
 
+@cache
 def migrations(start: str, end: str, *, down: bool = False) -> str:
-    """The tables' changes alone, from one revision to another."""
-    from alembic import command
-    from alembic.config import Config
+    """The tables' changes alone, from one revision to another, as SQL.
 
-    output = io.StringIO()
-    config = Config(output_buffer=output)
-    config.set_main_option("script_location", str(_assets.folder("migrations")).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    (command.downgrade if down else command.upgrade)(config, f"{start}:{end}", sql=True)
+    Without Alembic's commands and its process-wide `op`: a migration of the user's may be running and using them.
+    """
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+
+    directory, output = _directory(), io.StringIO()
+    steps = directory._downgrade_revs if down else directory._upgrade_revs
+    options = {
+        "as_sql": True,
+        "output_buffer": output,
+        "version_table_schema": "drift",
+        "transactional_ddl": False,
+        "starting_rev": start,
+        "fn": lambda revision, _: steps(end, revision),
+    }
+    context = MigrationContext.configure(dialect_name="postgresql", opts=options)
+    for script in directory.walk_revisions():
+        vars(script.module)["op"] = Operations(context)
+    context.run_migrations()
     return output.getvalue()
 
 
