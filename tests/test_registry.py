@@ -8,7 +8,7 @@ import drift_pg
 from drift_pg import errors
 from drift_pg.database.connection import one
 from drift_pg.database.registry import ColumnName
-from tests.tables import make_docs
+from tests.tables import Upgrade, make_docs
 
 VECTORS = np.eye(3)
 
@@ -222,3 +222,32 @@ def test_what_is_no_columns_name_is_refused(conn: psycopg.Connection, text: str)
     make_docs(conn, VECTORS)
     with pytest.raises(errors.DriftError):
         ColumnName.resolve(conn, text)
+
+
+def test_a_columns_query_model_needs_an_adapter_that_serves(conn: psycopg.Connection, rng: np.random.Generator) -> None:
+    upgrade = Upgrade(conn, rng)
+    with pytest.raises(errors.NoActiveAdapter, match="cannot come from model 'new'"):
+        drift_pg.set_query_model(conn, "docs", "embedding", "new")
+    upgrade.activate()
+    drift_pg.set_query_model(conn, "docs", "embedding", "new")
+    assert conn.execute("SELECT query_model, problem FROM drift.status").fetchall() == [("new", None)]
+    drift_pg.deactivate(conn, source="new", target="legacy")
+    assert "queries come from model 'new'" in conn.execute("SELECT problem FROM drift.status").fetchone()[0]
+    conn.execute("DELETE FROM drift.adapter")
+    with pytest.raises(errors.StillInUse, match=r"in use by column public\.docs\.embedding"):
+        drift_pg.unregister_model(conn, "new")
+    drift_pg.set_query_model(conn, "docs", "embedding", None)
+    drift_pg.set_query_model(conn, "docs", "embedding", "legacy")
+    assert conn.execute("SELECT query_model FROM drift.columns").fetchall() == [(None,)]
+
+
+@pytest.mark.parametrize(
+    ("column", "model", "error"),
+    [("gone", "new", errors.UnknownColumn), ("embedding", "gone", errors.UnknownModel)],
+)
+def test_a_query_model_of_what_is_not_there(
+    conn: psycopg.Connection, rng: np.random.Generator, column: str, model: str, error: type[errors.DriftError]
+) -> None:
+    Upgrade(conn, rng).activate()
+    with pytest.raises(error, match="not registered"):
+        drift_pg.set_query_model(conn, "docs", column, model)

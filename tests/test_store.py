@@ -2,17 +2,19 @@
 
 import contextlib
 import threading
+from pathlib import Path
 
 import numpy as np
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 import drift_pg
-from drift_pg import errors
+from drift_pg import Pairs, errors
 from drift_pg.adapter import Adapter, Layer
 from drift_pg.database import adapters, weights
 from drift_pg.database.connection import one
-from tests.tables import linear, vector
+from tests.tables import Upgrade, linear, vector
 
 
 def random_adapter(rng: np.random.Generator, source: int = 5, target: int = 3) -> Adapter:
@@ -239,3 +241,46 @@ def test_probes_of_a_mixture_stay_away_from_where_routing_flips(rng: np.random.G
     mixture = Adapter((route, *(Layer(rng.standard_normal((3, 6)), expert=e) for e in range(3))), 5, 3)
     logits = np.sort(route.apply(adapters.probe_inputs(mixture), adapters.probe_inputs(mixture)), axis=1)
     assert (logits[:, -1] - logits[:, -2]).min() > 0.5
+
+
+def test_an_exported_adapter_carries_its_models_and_its_evaluation(
+    conn: psycopg.Connection, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    upgrade = Upgrade(conn, rng)
+    figures = drift_pg.evaluate(linear(upgrade.matrix), Pairs(upgrade.new, upgrade.legacy)).as_dict()
+    drift_pg.store_evaluation(conn, upgrade.adapter, figures)
+    path = tmp_path / "adapter.safetensors"
+    drift_pg.export(conn, upgrade.adapter, path)
+    loaded = Adapter.load(path)
+    assert loaded.details == {"source": "new", "target": "legacy", "evaluation": figures}
+    again = drift_pg.store(conn, loaded, source="new", target="legacy")
+    assert drift_pg.latest_evaluation(conn, again).figures == figures
+    assert drift_pg.load_by_id(conn, again).details == {}
+    drift_pg.activate(conn, again)
+
+
+def test_storing_from_text_gives_the_same_rows_as_by_copy(conn: psycopg.Connection, rng: np.random.Generator) -> None:
+    drift_pg.register_model(conn, "wide", dimensions=2100)
+    drift_pg.register_model(conn, "narrow", dimensions=3)
+    adapter = linear(rng.standard_normal((2100, 3)))
+    copied = drift_pg.store(conn, adapter, source="wide", target="narrow")
+    blocks = [b for b in range(2) for _ in range(3)]
+    weights = [
+        text for b in range(2) for text in adapters.texts(adapter.layers[0].weights[:, b * 2000 : (b + 1) * 2000])
+    ]
+    assert len(weights) == len(blocks)
+    inputs = adapters.probe_inputs(adapter)
+    arguments = [
+        Jsonb(adapters.describe(adapter)),
+        weights,
+        adapters.texts(inputs),
+        adapters.texts(adapter.apply(inputs)),
+    ]
+    query = "SELECT drift.store_adapter('wide', 'narrow', %s, %s, %s, %s)"
+    assert conn.execute(query, arguments).fetchone() == (copied,)
+    drift_pg.drop_adapter(conn, copied)
+    stored = conn.execute(query, arguments).fetchone()[0]
+    assert drift_pg.load_by_id(conn, stored).checksum == adapter.checksum
+    conn.execute("DELETE FROM drift.adapter")
+    with pytest.raises(psycopg.Error, match="not those of its checksum"):
+        conn.execute(query, [arguments[0], weights[:-1], *arguments[2:]])

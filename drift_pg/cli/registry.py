@@ -92,4 +92,20 @@ def unregister_column(column: str, dsn: str) -> None:
     say(f"Column {column} is forgotten.")
 
 
-COMMANDS = [register_model, unregister_model, register_column, unregister_column]
+@click.command("set-query-model")
+@click.argument("column")
+@click.argument("model", required=False)
+@dsn_option
+def set_query_model(column: str, model: str | None, dsn: str) -> None:
+    """Record that queries of a COLUMN come from MODEL; without MODEL, from the column's own.
+
+    It changes no search, since each names its model itself; status then tells when no adapter from that
+    model is active, and an Alembic history compares it with your classes.
+    """
+    with connected(dsn) as conn:
+        name = ColumnName.resolve(conn, column)
+        registry.set_query_model(conn, name.relation_text, name.column, model)
+    say(f"Queries of column {name} come from {f'model {model}' if model else 'its own model'}.")
+
+
+COMMANDS = [register_model, unregister_model, register_column, unregister_column, set_query_model]

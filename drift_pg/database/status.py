@@ -63,7 +63,7 @@ def status(conn: Connection) -> Status:
             row._asdict()
             for row in rows(
                 conn,
-                "SELECT relation::text, column_name::text, model, also_serves, problem FROM drift.status",
+                "SELECT relation::text, column_name::text, model, query_model, also_serves, problem FROM drift.status",
             )
         )
         current.adapters.extend(row._asdict() for row in rows(conn, "SELECT * FROM drift.adapters"))
