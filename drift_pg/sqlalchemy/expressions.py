@@ -1,0 +1,200 @@
+"""A query as an element of a statement: adapted in the database, once, or taken as it is."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pgvector import HalfVector, Vector
+from pgvector.sqlalchemy import VECTOR
+from sqlalchemy import BindParameter, ColumnElement, Dialect, FromClause, TableClause, type_coerce
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.elements import ClauseElement, ColumnClause
+from sqlalchemy.sql.visitors import InternalTraversal
+from sqlalchemy.types import NullType
+
+from drift_pg.errors import InvalidDefinition, InvalidVector
+
+
+class QueryVector(VECTOR):
+    """The type of a query: pgvector's own, in single precision for either type of column; None is refused."""
+
+    cache_ok = True
+
+    def bind_processor(self, dialect: Dialect) -> Any:  # noqa: ARG002 (SQLAlchemy's signature)
+        """Text as pgvector reads it."""
+        return _text
+
+    def literal_processor(self, dialect: Dialect) -> Any:
+        """The same, quoted."""
+        quoted = self._string._cached_literal_processor(dialect)
+        return lambda value: quoted(_text(value)) if quoted else _text(value)
+
+
+def _text(value: Any) -> str | None:
+    # Its distance to everything would be NULL: rows in any order, and no error.
+    if value is None:
+        raise InvalidVector("a query is None", hint="embed the query first; was an empty text passed?")
+    return value.to_text() if isinstance(value, HalfVector) else Vector._to_db(value)
+
+
+QUERY = QueryVector()
+
+
+class RawQuery(BindParameter[Any]):
+    """A query of the column's own model: what `raw` returns."""
+
+    inherit_cache = True
+
+
+_PARTS = [
+    ("query", InternalTraversal.dp_clauseelement),
+    ("column", InternalTraversal.dp_clauseelement),
+    ("query_model", InternalTraversal.dp_string),
+    ("half", InternalTraversal.dp_boolean),
+]
+
+
+class AdaptedQuery(ColumnElement[Any]):
+    """`(SELECT drift.adapt_for(query, query_model, relation, column))`: an InitPlan, run once for a statement.
+
+    Attributes:
+        query: a value's bind parameter, or a column of queries.
+        query_model: the model that the query is of; None until a column says its own.
+        column: the embedding column that is searched, as the statement sees it; None until it is compared with one.
+        half: whether the result is cast to `halfvec`.
+    """
+
+    __visit_name__ = "drift_adapted_query"
+    inherit_cache = True
+    _traverse_internals = _PARTS
+
+    def __init__(
+        self,
+        query: ColumnElement[Any],
+        query_model: str | None = None,
+        column: ColumnElement[Any] | None = None,
+        half: bool = False,
+    ) -> None:
+        self.query = query
+        self.query_model = query_model
+        self.column = column
+        self.half = half
+
+    @property
+    def _from_objects(self) -> list[FromClause]:
+        # A column of queries brings its table; the searched column stands on the left side already.
+        return self.query._from_objects
+
+
+def adapted(query: object, *, model: str | None = None) -> AdaptedQuery:
+    """A query of another model than the column's type says, or a column of queries, to compare a column with.
+
+    Args:
+        query: (n,) floats, or an expression whose value is a vector.
+        model: the registered model that it is of; None takes the `query_model` of the column's type.
+
+    Example:
+        Doc.embedding.cosine_distance(adapted(q, model="minilm-l6"))
+    """
+    return AdaptedQuery(as_query(query), model)
+
+
+def raw(query: object) -> ColumnElement[Any]:
+    """A query that is of the column's own model already: it is not adapted.
+
+    Args:
+        query: (n,) floats, or an expression whose value is a vector.
+    """
+    element = as_element(query)
+    return RawQuery(None, query, type_=QUERY, unique=True) if element is None else typed(element)
+
+
+def as_element(value: object) -> ColumnElement[Any] | None:
+    """An SQL expression, mapped attributes included; None for a plain value."""
+    unwrap = getattr(value, "__clause_element__", None)
+    element: Any = unwrap() if unwrap else value
+    return element if isinstance(element, ClauseElement) else None  # type: ignore[return-value]
+
+
+def as_query(value: object) -> ColumnElement[Any]:
+    """A query as an SQL expression: a value becomes a bind parameter."""
+    element = as_element(value)
+    return BindParameter(None, value, type_=QUERY, unique=True) if element is None else typed(element)
+
+
+def typed(element: ColumnElement[Any]) -> ColumnElement[Any]:
+    """A bind parameter without a type, such as `bindparam("q")`, takes a query's."""
+    untyped = isinstance(element, BindParameter) and isinstance(element.type, NullType)
+    return type_coerce(element, QUERY) if untyped else element
+
+
+class Searched(NamedTuple):
+    """What a statement adapts a query for, and what an error about it names.
+
+    Attributes:
+        entity: the mapped class; None without the ORM.
+        table, column: of the database.
+        query_model: of the query.
+    """
+
+    entity: str | None
+    table: TableClause
+    column: str
+    query_model: str
+
+    @classmethod
+    def by(cls, element: AdaptedQuery) -> Searched:
+        """Follow the column through aliases and subqueries to its table.
+
+        Raises:
+            InvalidDefinition: it is not one column of one table.
+        """
+        if element.column is None or element.query_model is None:
+            raise InvalidDefinition(
+                "adapted(…) stands where no embedding column is compared with it, or its model is not known",
+                hint='write Doc.embedding.cosine_distance(adapted(q, model="…")), the column an EmbeddingVector',
+            )
+        found = [c for c in element.column.base_columns if isinstance(c, ColumnClause)]
+        table = found[0].table if len(found) == 1 else None
+        if not isinstance(table, TableClause):
+            raise InvalidDefinition(
+                f"{element.column} is not one column of one table, so whose vectors it holds is not known",
+                hint="take the distance from a table's column; in a union, in each of its parts",
+            )
+        parent = element.column._annotations.get("parententity")
+        entity = parent.mapper.class_.__name__ if parent is not None else None
+        return cls(entity, table, found[0].name, element.query_model)
+
+
+SEARCHED = "drift_pg_searched"
+"""The attribute of a compiled statement that holds what it searches."""
+
+
+@compiles(AdaptedQuery)
+def _compile(element: AdaptedQuery, compiler: SQLCompiler, **options: Any) -> str:
+    searched = Searched.by(element)
+    compiler.__dict__.setdefault(SEARCHED, []).append(searched)
+    relation = _relation(compiler, searched.table)
+    names = f"{_literal(compiler, searched.query_model)}, {relation}, {_literal(compiler, searched.column)}"
+    query = compiler.process(element.query, **options)
+    return f"(SELECT drift.adapt_for({query}, {names}){'::halfvec' if element.half else ''})"
+
+
+def _relation(compiler: SQLCompiler, table: TableClause) -> str:
+    name = compiler.preparer.format_table(table)
+    if "__[SCHEMA_" not in name:
+        return f"{_quoted(compiler, name)}::regclass"
+    # schema_translate_map fills the name in at execution, and could not double a quote of it inside a literal.
+    return f"(SELECT typrelid FROM pg_catalog.pg_type WHERE oid = pg_catalog.pg_typeof(NULL::{name}))"  # noqa: S608 (a quoted name)
+
+
+def _literal(compiler: SQLCompiler, text: str) -> str:
+    doubled = text.replace("%", "%%") if compiler.preparer._double_percents else text
+    return _quoted(compiler, doubled)
+
+
+def _quoted(compiler: SQLCompiler, text: str) -> str:
+    if getattr(compiler.dialect, "_backslash_escapes", False):
+        text = text.replace("\\", "\\\\")
+    return "'" + text.replace("'", "''") + "'"
