@@ -12,7 +12,9 @@
     │   ├── NoActiveAdapter     VD012
     │   ├── UnknownColumn       VD013   not registered
     │   ├── ColumnMissing       VD014   registered, but gone from the table or changed
-    │   └── MetricUnknown       VD015   no index tells the metric
+    │   ├── MetricUnknown       VD015   no index tells the metric
+    │   ├── NoCompanion         VD016   no table holds the new model's vectors of a column
+    │   └── NotCalibrated       VD017   scores of two models cannot be compared yet
     ├── Conflict                the database's state forbids it
     │   ├── AlreadyRegistered   VD020
     │   ├── ActivationRunning   VD021
@@ -125,6 +127,18 @@ class MetricUnknown(NotFound):
     """No index of the column, or several that disagree, tell its metric."""
 
     sqlstate = "VD015"
+
+
+class NoCompanion(NotFound):
+    """The embedding column has no companion table for vectors of that model."""
+
+    sqlstate = "VD016"
+
+
+class NotCalibrated(NotFound):
+    """Nothing tells what the active adapter's scores say of the new model's."""
+
+    sqlstate = "VD017"
 
 
 class Conflict(DriftError):

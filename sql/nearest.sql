@@ -12,25 +12,204 @@ $$;
 COMMENT ON FUNCTION drift.distance_operator(text) IS 'pgvector''s operator for a metric.';
 
 
-CREATE OR REPLACE FUNCTION drift.nearest(row_type anyelement, embedding_column name, query vector, query_model text, k integer DEFAULT 10)
+CREATE OR REPLACE FUNCTION drift.score_sql(metric text, distance text)
+RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+BEGIN
+    RETURN format(CASE metric WHEN 'cosine' THEN '(1 - (%s))' ELSE '(- (%s))' END, distance);
+END
+$$;
+COMMENT ON FUNCTION drift.score_sql(text, text) IS 'SQL of a score, more is nearer, given the SQL of a distance: cosine similarity, inner product, or the negative distance.';
+
+
+CREATE OR REPLACE FUNCTION drift.searched_column(relation regclass, embedding_column name)
+RETURNS drift.embedding_column
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    held drift.embedding_column;
+    problem text;
+BEGIN
+    IF NOT has_table_privilege('drift.embedding_column', 'SELECT') THEN
+        PERFORM drift.refuse_privilege();
+    END IF;
+    SELECT * INTO held FROM drift.embedding_column c
+    WHERE c.relation = searched_column.relation AND c.column_name = searched_column.embedding_column;
+    IF NOT FOUND THEN
+        PERFORM drift.refuse_column(relation, embedding_column);
+    END IF;
+    problem := drift.column_problem(relation, embedding_column, drift.model_dimensions(held.model));
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD014',
+            MESSAGE = problem,
+            HINT = format('SELECT drift.unregister_column(%L, %L); then register the column that replaced it.', relation::text, embedding_column);
+    END IF;
+    RETURN held;
+END
+$$;
+COMMENT ON FUNCTION drift.searched_column(regclass, name) IS 'What is registered of a column, if it still is what was registered; raises VD013 or VD014.';
+
+
+CREATE OR REPLACE FUNCTION drift.legacy_distance(held drift.embedding_column, query text)
+RETURNS text
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+BEGIN
+    RETURN CASE WHEN held.index_cast IS NULL THEN format('t.%I', held.column_name)
+                ELSE format('t.%I::%s(%s)', held.column_name, held.index_cast, drift.model_dimensions(held.model)) END
+        || format(' %s %s', drift.distance_operator(held.metric), query) || CASE held.index_cast WHEN 'halfvec' THEN '::halfvec' ELSE '' END;
+END
+$$;
+COMMENT ON FUNCTION drift.legacy_distance(drift.embedding_column, text) IS
+    'SQL of the distance of a row t to a query, cast as the column''s index casts it.';
+
+
+CREATE OR REPLACE FUNCTION drift.companion_distance(metric text, dimensions integer, query text)
+RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+BEGIN
+    RETURN format(CASE WHEN dimensions > 2000 THEN 'c.embedding::halfvec(%1$s) %2$s %3$s::halfvec' ELSE 'c.embedding %2$s %3$s' END,
+                  dimensions, drift.distance_operator(metric), query);
+END
+$$;
+COMMENT ON FUNCTION drift.companion_distance(text, integer, text) IS
+    'SQL of the distance of a companion''s row c to a query, cast as its index is: pgvector indexes more than 2,000 dimensions as halfvec only.';
+
+
+CREATE OR REPLACE FUNCTION drift.conditions(relation regclass, matching jsonb)
+RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    wrong text;
+BEGIN
+    IF matching IS NULL THEN
+        RETURN 'true';
+    ELSIF jsonb_typeof(matching) <> 'object' OR EXISTS (SELECT FROM jsonb_each(matching) m WHERE jsonb_typeof(m.value) = 'object') THEN
+        RAISE EXCEPTION USING ERRCODE = 'VD003',
+            MESSAGE = format('matching is %s, expected an object of column names and values', left(matching::text, 200)),
+            HINT = 'matching => ''{"language": "en", "status": ["new", "old"], "deleted_at": null}''';
+    END IF;
+    SELECT quote_ident(m.key) INTO wrong FROM jsonb_each(matching) m
+    WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attname = m.key AND a.attnum > 0 AND NOT a.attisdropped);
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'VD014', MESSAGE = format('%s has no column %s to match', relation, wrong);
+    END IF;
+    RETURN coalesce((
+        SELECT string_agg(CASE jsonb_typeof(m.value)
+            WHEN 'null' THEN format('t.%I IS NULL', m.key)
+            WHEN 'array' THEN format('t.%I IN (%s)', m.key, coalesce((SELECT string_agg(quote_literal(v), ', ') FROM jsonb_array_elements_text(m.value) v), 'NULL'))
+            ELSE format('t.%I = %L', m.key, m.value #>> '{}') END, ' AND ')
+        FROM jsonb_each(matching) m), 'true');
+END
+$$;
+COMMENT ON FUNCTION drift.conditions(regclass, jsonb) IS
+    'SQL of the rows t whose columns have these values: {"column": value, "column": [one, of, these], "column": null}. Names and values are quoted here.';
+
+
+-- ef_search caps what an HNSW scan returns, and without an iterative scan rows that a policy hides are not made up for.
+CREATE OR REPLACE FUNCTION drift.widen_search(n integer, OUT ef_search text, OUT iterative_scan text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+BEGIN
+    ef_search := current_setting('hnsw.ef_search', true);
+    iterative_scan := current_setting('hnsw.iterative_scan', true);
+    IF n > ef_search::integer THEN
+        PERFORM set_config('hnsw.ef_search', least(n, 1000)::text, true);
+    END IF;
+    IF iterative_scan = 'off' THEN
+        PERFORM set_config('hnsw.iterative_scan', 'strict_order', true);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION drift.widen_search(integer) IS
+    'Lets an HNSW scan find n rows, and returns the settings before, for drift.restore_search. Older pgvectors have no iterative scan.';
+
+
+CREATE OR REPLACE FUNCTION drift.restore_search(ef_search text, iterative_scan text)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+BEGIN
+    IF ef_search IS NOT NULL THEN
+        PERFORM set_config('hnsw.ef_search', ef_search, true);
+    END IF;
+    IF iterative_scan IS NOT NULL THEN
+        PERFORM set_config('hnsw.iterative_scan', iterative_scan, true);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION drift.restore_search(text, text) IS 'Puts back the settings that drift.widen_search changed.';
+
+
+CREATE OR REPLACE FUNCTION drift.reranked_sql(held drift.embedding_column, query_model text, matching jsonb)
+RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    this drift.companion := drift.companion_of(held.relation, held.column_name);
+    made text := drift.companion_table(this.id);
+    line drift.calibration;
+    bridge text := drift.legacy_distance(held, '$1');
+    exact text := drift.companion_distance(held.metric, drift.model_dimensions(query_model), '$2');
+    fresh text := 'c.content_hash = ' || drift.hash_sql(drift.content_sql(this));
+    conditions text := drift.conditions(held.relation, matching);
+BEGIN
+    IF this.model <> query_model THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD016',
+            MESSAGE = format('column %I of %s has a companion for vectors of model %L, not of %L', held.column_name, held.relation, this.model, query_model);
+    END IF;
+    SELECT l.* INTO line FROM drift.calibration l JOIN drift.adapter a ON a.id = l.adapter_id
+    WHERE a.source = query_model AND a.target = held.model AND a.status = 'active' AND l.metric = held.metric;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD017',
+            MESSAGE = format('the active adapter from model %L to model %L is not calibrated for metric %s', query_model, held.model, held.metric),
+            HINT = 'Scores of two models cannot be compared as they are: drift-pg evaluate ID --test-pairs FILE calibrates.';
+    END IF;
+    -- A row found by either search is scored by the new model's vector where it has one of its present text, else by the line.
+    RETURN format(
+        'WITH bridge AS MATERIALIZED (SELECT %1$s FROM %2$s t WHERE %3$s ORDER BY %4$s LIMIT $4), '
+        'known AS MATERIALIZED (SELECT %5$s FROM %6$s c JOIN %2$s t ON %7$s WHERE c.embedding IS NOT NULL AND %8$s AND %3$s ORDER BY %9$s LIMIT $3) '
+        'SELECT t.* FROM (TABLE bridge UNION TABLE known) AS found JOIN %2$s t ON %10$s LEFT JOIN %6$s c ON %7$s AND %8$s '
+        'ORDER BY coalesce(%11$s, %12$s + %13$s * %14$s) DESC NULLS LAST, %4$s LIMIT $3',
+        drift.key_list(this, 't.%1$I AS key%2$s', ', '), held.relation, conditions, bridge,
+        drift.key_list(this, 'c.key%2$s', ', '), made, drift.key_list(this, 'c.key%2$s = t.%1$I', ' AND '), fresh, exact,
+        drift.key_list(this, 'found.key%2$s = t.%1$I', ' AND '), drift.score_sql(held.metric, exact),
+        line.intercept + line.margin, line.slope, drift.score_sql(held.metric, bridge));
+END
+$$;
+COMMENT ON FUNCTION drift.reranked_sql(drift.embedding_column, text, jsonb) IS
+    'SQL of the mixed search: $1 the adapted query, $2 the query itself, $3 how many rows, $4 how many of the bridge''s first to order anew.';
+
+
+CREATE OR REPLACE FUNCTION drift.nearest(row_type anyelement, embedding_column name, query vector, query_model text, k integer DEFAULT 10,
+                                         rerank integer DEFAULT NULL, matching jsonb DEFAULT NULL)
 RETURNS SETOF anyelement
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
     searched regclass;
-    held record;
-    problem text;
+    held drift.embedding_column;
     adapted vector;
-    subject text;
-    scan text := current_setting('hnsw.iterative_scan', true);
-    breadth text := current_setting('hnsw.ef_search', true);
+    before record;
 BEGIN
-    IF query IS NULL OR query_model IS NULL OR embedding_column IS NULL OR k IS NULL OR k < 0 THEN
-        RAISE EXCEPTION USING ERRCODE = 'VD003', MESSAGE = 'embedding_column, query, query_model and k must not be NULL, nor k negative';
-    END IF;
-    IF NOT has_table_privilege('drift.embedding_column', 'SELECT') THEN
-        PERFORM drift.refuse_privilege();
+    IF query IS NULL OR query_model IS NULL OR embedding_column IS NULL OR k IS NULL OR k < 0 OR rerank < k THEN
+        RAISE EXCEPTION USING ERRCODE = 'VD003',
+            MESSAGE = 'embedding_column, query, query_model and k must not be NULL, k not negative, and rerank not less than k';
     END IF;
     SELECT NULLIF(t.typrelid, 0)::regclass INTO searched FROM pg_type t WHERE t.oid = pg_typeof(row_type);
     IF searched IS NULL THEN
@@ -39,41 +218,18 @@ BEGIN
             MESSAGE = format('row_type has type %s, expected a table''s row', pg_typeof(row_type)),
             HINT = 'SELECT * FROM drift.nearest(NULL::public.docs, …);';
     END IF;
-    SELECT c.metric, c.index_cast, m.dimensions INTO held
-    FROM drift.embedding_column c JOIN drift.model m ON m.name = c.model
-    WHERE c.relation = searched AND c.column_name = nearest.embedding_column;
-    IF NOT FOUND THEN
-        PERFORM drift.refuse_column(searched, embedding_column);
-    END IF;
-    problem := drift.column_problem(searched, embedding_column, held.dimensions);
-    IF problem IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'VD014',
-            MESSAGE = problem,
-            HINT = format('SELECT drift.unregister_column(%L, %L); then register the column that replaced it.', searched::text, embedding_column);
-    END IF;
+    held := drift.searched_column(searched, embedding_column);
     adapted := drift.adapt_for(query, query_model, searched, embedding_column);
-    subject := format(CASE WHEN held.index_cast IS NULL THEN 't.%1$I' ELSE 't.%1$I::%2$s(%3$s)' END, embedding_column, held.index_cast, held.dimensions);
-
-    -- ef_search caps what an HNSW scan returns, and without an iterative scan rows that a policy hides
-    -- are not made up for. Both are raised for this call only; older pgvectors lack the second.
-    IF k > breadth::integer THEN
-        PERFORM set_config('hnsw.ef_search', least(k, 1000)::text, true);
+    before := drift.widen_search(greatest(k, rerank));
+    IF rerank IS NULL OR query_model = held.model THEN
+        RETURN QUERY EXECUTE format('SELECT t.* FROM %s t WHERE %s ORDER BY %s LIMIT $2', searched,
+                                    drift.conditions(searched, matching), drift.legacy_distance(held, '$1'))
+        USING adapted, k;
+    ELSE
+        RETURN QUERY EXECUTE drift.reranked_sql(held, query_model, matching) USING adapted, query, k, rerank;
     END IF;
-    IF scan = 'off' THEN
-        PERFORM set_config('hnsw.iterative_scan', 'strict_order', true);
-    END IF;
-    RETURN QUERY EXECUTE format(
-        'SELECT t.* FROM %s t ORDER BY %s %s $1%s LIMIT $2', searched, subject, drift.distance_operator(held.metric),
-        CASE WHEN held.index_cast = 'halfvec' THEN '::halfvec' ELSE '' END)
-    USING adapted, k;
-    IF k > breadth::integer THEN
-        PERFORM set_config('hnsw.ef_search', breadth, true);
-    END IF;
-    IF scan = 'off' THEN
-        PERFORM set_config('hnsw.iterative_scan', scan, true);
-    END IF;
+    PERFORM drift.restore_search(before.ef_search, before.iterative_scan);
 END
 $$;
-COMMENT ON FUNCTION drift.nearest(anyelement, name, vector, text, integer) IS
-    'The k rows of a table nearest to a query of query_model, by the column''s metric: SELECT * FROM drift.nearest(NULL::docs, ''embedding'', query, ''new-model''). Runs as the caller, so row-level security holds.';
+COMMENT ON FUNCTION drift.nearest(anyelement, name, vector, text, integer, integer, jsonb) IS
+    'The k rows of a table nearest to a query of query_model, by the column''s metric: SELECT * FROM drift.nearest(NULL::docs, ''embedding'', query, ''new-model''). rerank => 200 orders the bridge''s first 200, and what the companion finds, by the new model''s own vectors where they are known. matching => ''{"language": "en"}'' filters before both. Runs as the caller, so row-level security holds.';

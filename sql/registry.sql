@@ -49,7 +49,9 @@ BEGIN
     SELECT string_agg(u.what, ', ') INTO users FROM (
         SELECT format('column %s.%I', c.relation, c.column_name) FROM drift.embedding_column c WHERE unregister_model.name IN (c.model, c.query_model)
         UNION ALL
-        SELECT format('adapter %s', a.id) FROM drift.adapter a WHERE unregister_model.name IN (a.source, a.target)) AS u (what);
+        SELECT format('adapter %s', a.id) FROM drift.adapter a WHERE unregister_model.name IN (a.source, a.target)
+        UNION ALL
+        SELECT format('the companion of column %s.%I', c.relation, c.column_name) FROM drift.companion c WHERE c.model = unregister_model.name) AS u (what);
     IF users IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'VD022',
@@ -72,7 +74,7 @@ DECLARE
     missing text;
 BEGIN
     SELECT string_agg(t, ', ') INTO missing
-    FROM unnest(ARRAY['model', 'embedding_column', 'adapter', 'adapter_layer', 'adapter_weight', 'adapter_probe', 'evaluation', 'event']) AS t
+    FROM unnest(ARRAY['model', 'embedding_column', 'adapter', 'adapter_layer', 'adapter_weight', 'adapter_probe', 'evaluation', 'calibration', 'companion', 'query_log', 'event']) AS t
     WHERE NOT (has_table_privilege('drift.' || t, 'SELECT') AND has_table_privilege('drift.' || t, 'INSERT')
                AND has_table_privilege('drift.' || t, 'UPDATE') AND has_table_privilege('drift.' || t, 'DELETE'));
     IF missing IS NOT NULL THEN
@@ -247,6 +249,12 @@ SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 BEGIN
     PERFORM drift.require_administration();
+    IF EXISTS (SELECT FROM drift.companion c WHERE c.relation = unregister_column.relation AND c.column_name = unregister_column.embedding_column) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD022',
+            MESSAGE = format('column %I of %s has a companion table', embedding_column, relation),
+            HINT = format('Its vectors are lost if you drop it: SELECT drift.drop_companion(%L, %L);', relation::text, embedding_column);
+    END IF;
     DELETE FROM drift.embedding_column c
     WHERE c.relation = unregister_column.relation AND c.column_name = unregister_column.embedding_column;
     IF NOT FOUND THEN

@@ -146,3 +146,26 @@ END
 $$;
 COMMENT ON FUNCTION drift.store_adapter(text, text, jsonb, text[], text[], text[]) IS
     'Stores an adapter from text, for scripts; the id of the one that is stored already if it has the same checksum. weights: one vector per output, by layer, block and output; an evaluation in the description is stored with it.';
+
+
+CREATE OR REPLACE FUNCTION drift.store_calibration(adapter bigint, calibration jsonb)
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+BEGIN
+    PERFORM drift.require_administration();
+    PERFORM FROM drift.adapter a WHERE a.id = store_calibration.adapter FOR KEY SHARE;
+    IF NOT FOUND THEN
+        PERFORM drift.refuse_adapter(adapter);
+    END IF;
+    INSERT INTO drift.calibration (adapter_id, metric, slope, intercept, residual, margin)
+    SELECT adapter, m.key, l.slope, l.intercept, l.residual, l.margin
+    FROM jsonb_each(calibration) m, jsonb_to_record(m.value) AS l (slope float8, intercept float8, residual float8, margin float8)
+    ON CONFLICT (adapter_id, metric) DO UPDATE
+    SET slope = excluded.slope, intercept = excluded.intercept, residual = excluded.residual, margin = excluded.margin;
+    INSERT INTO drift.event (action, subject, details) VALUES ('calibrate', adapter::text, calibration);
+END
+$$;
+COMMENT ON FUNCTION drift.store_calibration(bigint, jsonb) IS
+    'Keeps what an adapter''s scores say of the new model''s, per metric: {"cosine": {"slope": …, "intercept": …, "residual": …, "margin": …}}.';

@@ -118,7 +118,7 @@ def test_the_printed_sql_checks_the_revision_it_starts_from(pgvector_dsn: str, d
         drift_pg.upgrade(conn, to="0001")
         conn.execute(step)
         assert catalog(pgvector_dsn) == catalog(dsn)
-        with pytest.raises(psycopg.Error, match="is at revision '0004', this script starts at '0001'"):
+        with pytest.raises(psycopg.Error, match="is at revision '0005', this script starts at '0001'"):
             conn.execute(step)
 
 

@@ -204,7 +204,7 @@ def test_a_role_without_privileges_is_told_which_grant(upgrade: Upgrade) -> None
         ("SELECT * FROM drift.nearest(NULL::docs, 'nope', $1, 'new')", errors.UnknownColumn, "column nope of public.docs"),
         ("SELECT drift.nearest(1, 'embedding', $1, 'new')", errors.InvalidDefinition, "expected a table's row"),
         ("SELECT * FROM drift.nearest(NULL::docs, 'embedding', NULL, 'new')", errors.InvalidDefinition, "must not be NULL"),
-        ("SELECT * FROM drift.nearest(NULL::docs, 'embedding', $1, 'new', -1)", errors.InvalidDefinition, "nor k negative"),
+        ("SELECT * FROM drift.nearest(NULL::docs, 'embedding', $1, 'new', -1)", errors.InvalidDefinition, "k not negative"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named(upgrade: Upgrade, statement: str, error: type[Exception], says: str) -> None:

@@ -72,6 +72,20 @@ DO $$ DECLARE stored bigint; BEGIN
 END $$;
 """
 
+# Vectors that were paid for, and triggers on users' tables that call functions which the downgrade drops.
+KEEP_COMPANIONS = """
+DO $$ DECLARE columns text; BEGIN
+    IF to_regclass('drift.companion') IS NOT NULL THEN
+        SELECT string_agg(format('%s.%I', relation, column_name), ', ') INTO columns FROM drift.companion;
+        IF columns IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'VD022',
+                MESSAGE = format('there are companion tables with vectors of a new model, for %s', columns),
+                HINT = 'SELECT drift.drop_companion(relation, column_name) FROM drift.companion;';
+        END IF;
+    END IF;
+END $$;
+"""
+
 # Newest first, since a later view is built on earlier ones; no CASCADE, which would take what a user built on them.
 DROP_FUNCTIONS = """
 DO $$ DECLARE command text; BEGIN
@@ -193,6 +207,7 @@ def downgrade_script(vector: str, start: str, end: str = BASE, *, destroy_adapte
         _prologue(start, end, vector)
         + _expect(start)
         + guard
+        + KEEP_COMPANIONS
         + DROP_FUNCTIONS
         + migrations(start, end, down=True)
         + schema

@@ -69,6 +69,7 @@ _REMOVE = """
         IF pg_catalog.to_regclass('drift.adapter') IS NOT NULL THEN
             EXECUTE {keep_adapters};
         END IF;
+        EXECUTE {keep_companions};
         EXECUTE {drop_functions};
         FOR step IN REVERSE at - 1 .. 1 LOOP
             EXECUTE steps[step];
@@ -103,6 +104,7 @@ def remove_statement() -> str:
         _REMOVE,
         steps,
         keep_adapters=scripts.KEEP_ADAPTERS,
+        keep_companions=scripts.KEEP_COMPANIONS,
         drop_functions=scripts.DROP_FUNCTIONS,
         drop_schema=scripts.DROP_SCHEMA,
     )
