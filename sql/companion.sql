@@ -8,6 +8,9 @@ AS $$
 DECLARE
     this drift.companion;
 BEGIN
+    IF NOT has_table_privilege('drift.companion', 'SELECT') THEN
+        PERFORM drift.refuse_privilege();
+    END IF;
     SELECT * INTO this FROM drift.companion c
     WHERE c.relation = companion_of.relation AND c.column_name = companion_of.embedding_column;
     IF NOT FOUND THEN
@@ -34,6 +37,27 @@ $$;
 COMMENT ON FUNCTION drift.companion_table(integer) IS 'The name of a companion table.';
 
 
+CREATE OR REPLACE FUNCTION drift.require_companion(companion integer, privileges text[])
+RETURNS void
+LANGUAGE plpgsql STABLE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    made text := drift.companion_table(companion);
+    lacking text;
+BEGIN
+    SELECT string_agg(p, ', ') INTO lacking FROM unnest(privileges) AS p WHERE NOT has_table_privilege(made, p);
+    IF lacking IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('role %I lacks %s on %s, which holds vectors of a new model', current_user, lacking, made),
+            HINT = format('GRANT %s ON %s TO %I;', lacking, made, current_user);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION drift.require_companion(integer, text[]) IS 'Raises, with the GRANT that helps, if the caller lacks a privilege on a companion.';
+
+
 -- The key's columns are called key1, key2, … in a companion, so that no name of the user's meets one of ours.
 CREATE OR REPLACE FUNCTION drift.key_list(companion drift.companion, template text, separator text)
 RETURNS text
@@ -41,6 +65,9 @@ LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 BEGIN
+    IF cardinality(companion.key_columns) = 1 THEN
+        RETURN format(template, companion.key_columns[1], 1);  -- each search asks ten times
+    END IF;
     RETURN (SELECT string_agg(format(template, k.name, k.i), separator ORDER BY k.i)
             FROM unnest(companion.key_columns) WITH ORDINALITY AS k (name, i));
 END
@@ -68,11 +95,11 @@ LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 BEGIN
-    RETURN format('sha256(convert_to(%s, ''UTF8''))', content);
+    RETURN format('int8send(hashtextextended(%s COLLATE "C", 0))', content);
 END
 $$;
 COMMENT ON FUNCTION drift.hash_sql(text) IS
-    'SQL of a text''s hash, given the text''s SQL. In line: a function with a pinned search_path would cost more than the hash, once per candidate.';
+    'SQL of a text''s hash, given the text''s SQL: 64 bits that tell a text from the one before it, at a seventh of the cost of SHA-256, which would be half of a search. In line: a function with a pinned search_path would cost more than the hash.';
 
 
 CREATE OR REPLACE FUNCTION drift.check_companion(relation regclass, embedding_column name, model text, text_columns name[], key_columns name[])
@@ -124,15 +151,20 @@ DECLARE
                     WHERE i.indrelid = create_companion.relation AND i.indisprimary);
     this drift.companion;
     made text;
-    dimensions integer;
 BEGIN
     PERFORM drift.require_administration();
     PERFORM drift.check_companion(relation, embedding_column, model, text_columns, keys);
     INSERT INTO drift.companion (relation, column_name, model, text_columns, key_columns)
     VALUES (create_companion.relation, embedding_column, create_companion.model, create_companion.text_columns, keys)
     ON CONFLICT DO NOTHING RETURNING * INTO this;
-    IF NOT FOUND THEN
-        SELECT * INTO this FROM drift.companion_of(relation, embedding_column);
+    IF FOUND THEN
+        made := drift.make_companion(this);
+        INSERT INTO drift.event (action, subject, details)
+        VALUES ('create_companion', format('%s.%I', relation, embedding_column),
+                jsonb_build_object('model', model, 'table', made, 'text_columns', text_columns));
+    ELSE
+        this := drift.companion_of(relation, embedding_column);
+        made := drift.companion_table(this.id);
         IF (this.model, this.text_columns, this.key_columns) IS DISTINCT FROM (model, text_columns, keys) THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'VD020',
@@ -140,33 +172,44 @@ BEGIN
                                  this.model, array_to_string(this.text_columns, ', '), array_to_string(this.key_columns, ', ')),
                 HINT = format('Its vectors are lost if you drop it: SELECT drift.drop_companion(%L, %L);', relation::text, embedding_column);
         END IF;
-        RETURN drift.companion_table(this.id)::regclass;
     END IF;
-    dimensions := drift.model_dimensions(model);
-    made := drift.companion_table(this.id);
+    PERFORM drift.protect_companion(this);
+    PERFORM drift.follow_deletes(this);
+    RETURN made::regclass;
+END
+$$;
+COMMENT ON FUNCTION drift.create_companion(regclass, name, text, name[]) IS
+    'Creates the table that holds a new model''s vectors of an embedding column''s rows, by their primary key. If it is there alike, it gets the privileges and the row-level security that the user''s table has by now. The embedded text is that of text_columns, joined by a line break.';
+
+
+CREATE OR REPLACE FUNCTION drift.make_companion(companion drift.companion)
+RETURNS text
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    made text := drift.companion_table(companion.id);
+    dimensions integer := drift.model_dimensions(companion.model);
+BEGIN
+    -- The keys' collations too: PostgreSQL does not compare columns of two.
     EXECUTE format('CREATE TABLE %s (%s, embedding vector(%s), content_hash bytea, misses integer NOT NULL DEFAULT 0, '
                    'changed_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (%s))', made,
-                   (SELECT string_agg(format('key%s %s NOT NULL', k.i, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY k.i)
-                    FROM unnest(keys) WITH ORDINALITY AS k (name, i)
-                    JOIN pg_attribute a ON a.attrelid = relation AND a.attname = k.name),
-                   dimensions, drift.key_list(this, 'key%2$s', ', '));
+                   (SELECT string_agg(format('key%s %s%s NOT NULL', k.i, format_type(a.atttypid, a.atttypmod),
+                                             ' COLLATE ' || nullif(a.attcollation, 0)::regcollation::text), ', ' ORDER BY k.i)
+                    FROM unnest(companion.key_columns) WITH ORDINALITY AS k (name, i)
+                    JOIN pg_attribute a ON a.attrelid = companion.relation AND a.attname = k.name),
+                   dimensions, drift.key_list(companion, 'key%2$s', ', '));
     -- In the row where a page has room: out of line, each candidate's vector would be a second look-up.
     IF dimensions <= 1900 THEN
         EXECUTE format('ALTER TABLE %s ALTER COLUMN embedding SET STORAGE MAIN', made);
     END IF;
     EXECUTE format('COMMENT ON TABLE %s IS %L', made,
-                   format('Vectors of model %s for %s.%s; a NULL embedding is queued', model, relation, embedding_column));
+                   format('Vectors of model %s for %s.%s; a NULL embedding is queued', companion.model, companion.relation, companion.column_name));
     EXECUTE format('CREATE INDEX ON %s (misses DESC) WHERE embedding IS NULL', made);
-    PERFORM drift.protect_companion(this);
-    PERFORM drift.follow_deletes(this);
-    INSERT INTO drift.event (action, subject, details)
-    VALUES ('create_companion', format('%s.%I', relation, embedding_column),
-            jsonb_build_object('model', model, 'table', made, 'text_columns', text_columns));
-    RETURN made::regclass;
+    RETURN made;
 END
 $$;
-COMMENT ON FUNCTION drift.create_companion(regclass, name, text, name[]) IS
-    'Creates the table that holds a new model''s vectors of an embedding column''s rows, by their primary key; nothing happens if it is there alike. The embedded text is that of text_columns, joined by a line break.';
+COMMENT ON FUNCTION drift.make_companion(drift.companion) IS 'Creates the table of a companion.';
 
 
 CREATE OR REPLACE FUNCTION drift.protect_companion(companion drift.companion)
@@ -178,23 +221,30 @@ DECLARE
     made text := drift.companion_table(companion.id);
     granted record;
 BEGIN
-    -- INSERT INTO the user's table does not reach the companion; what deletes a row deletes its vector.
+    -- Who may change a row may store its vector, which a search does that embeds what is missing.
     FOR granted IN
-        SELECT DISTINCT a.grantee, a.privilege_type FROM pg_class k, aclexplode(k.relacl) AS a
-        WHERE k.oid = companion.relation AND a.privilege_type IN ('SELECT', 'DELETE') AND a.grantee <> k.relowner
+        SELECT DISTINCT a.grantee, CASE a.privilege_type WHEN 'UPDATE' THEN 'INSERT, UPDATE' ELSE a.privilege_type END AS privileges
+        FROM pg_class k, aclexplode(k.relacl) AS a
+        WHERE k.oid = companion.relation AND a.privilege_type IN ('SELECT', 'UPDATE', 'DELETE') AND a.grantee <> k.relowner
+        UNION SELECT k.relowner, 'SELECT, INSERT, UPDATE, DELETE' FROM pg_class k
+        WHERE k.oid = companion.relation AND k.relowner <> (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user)
     LOOP
-        EXECUTE format('GRANT %s ON %s TO %s', granted.privilege_type, made,
+        EXECUTE format('GRANT %s ON %s TO %s', granted.privileges, made,
                        CASE granted.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(granted.grantee)) END);
     END LOOP;
+    EXECUTE format('DROP POLICY IF EXISTS as_the_users_table ON %s', made);
     IF (SELECT k.relrowsecurity FROM pg_class k WHERE k.oid = companion.relation) THEN
-        EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', made);
-        EXECUTE format('CREATE POLICY as_the_users_table ON %s USING (EXISTS (SELECT FROM %s t WHERE %s))', made, companion.relation,
+        -- OFFSET 0: a look-up by key; else the planner may hash the whole table for each search.
+        EXECUTE format('CREATE POLICY as_the_users_table ON %s USING (EXISTS (SELECT FROM %s t WHERE %s OFFSET 0))', made, companion.relation,
                        drift.key_list(companion, 't.%1$I = key%2$s', ' AND '));
+        EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', made);
+    ELSE
+        EXECUTE format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY', made);
     END IF;
 END
 $$;
 COMMENT ON FUNCTION drift.protect_companion(drift.companion) IS
-    'Gives a companion the readers of the user''s table, and its row-level security: who may not see a row may not see its vector.';
+    'Gives a companion the readers and writers of the user''s table, and its row-level security: who may not see a row may not see its vector.';
 
 
 CREATE OR REPLACE FUNCTION drift.follow_deletes(companion drift.companion)
@@ -203,21 +253,43 @@ LANGUAGE plpgsql VOLATILE STRICT
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
-    patience text := current_setting('lock_timeout');
+    patience text := drift.limit_wait();
+    secured boolean := (SELECT k.relrowsecurity FROM pg_class k WHERE k.oid = companion.relation);
+    deleting text := format('drift_companion_%s_delete', companion.id);
 BEGIN
     -- A trigger, no foreign key: that would lock each row of the user's table that gets a vector, and forbid its TRUNCATE.
-    IF patience = '0' THEN
-        PERFORM set_config('lock_timeout', '5s', true);  -- waiting for this lock stops every writer behind it
+    -- Under row-level security a vector is seen through its row, so it goes before the row does.
+    IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = companion.relation AND t.tgname = deleting AND (t.tgtype & 1 = 1) = secured) THEN
+        EXECUTE format('DROP TRIGGER IF EXISTS %s ON %s', deleting, companion.relation);
+        EXECUTE format(CASE WHEN secured THEN 'CREATE TRIGGER %1$s BEFORE DELETE ON %2$s FOR EACH ROW EXECUTE FUNCTION drift.on_delete(%3$s)'
+                            ELSE 'CREATE TRIGGER %1$s AFTER DELETE ON %2$s REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION drift.on_delete(%3$s)'
+                       END, deleting, companion.relation, companion.id);
+        EXECUTE format('CREATE OR REPLACE TRIGGER drift_companion_%1$s_truncate AFTER TRUNCATE ON %2$s '
+                       'FOR EACH STATEMENT EXECUTE FUNCTION drift.on_truncate(%1$s)', companion.id, companion.relation);
     END IF;
-    EXECUTE format('CREATE TRIGGER drift_companion_%s_delete AFTER DELETE ON %s REFERENCING OLD TABLE AS gone '
-                   'FOR EACH STATEMENT EXECUTE FUNCTION drift.on_delete(%s)', companion.id, companion.relation, companion.id);
-    EXECUTE format('CREATE TRIGGER drift_companion_%s_truncate AFTER TRUNCATE ON %s '
-                   'FOR EACH STATEMENT EXECUTE FUNCTION drift.on_truncate(%s)', companion.id, companion.relation, companion.id);
     PERFORM set_config('lock_timeout', patience, true);
 END
 $$;
 COMMENT ON FUNCTION drift.follow_deletes(drift.companion) IS
-    'Installs the triggers that remove a companion''s rows with the user''s. They wait for their lock for 5 s at most, unless lock_timeout says otherwise.';
+    'Installs the triggers that remove a companion''s rows with the user''s.';
+
+
+CREATE OR REPLACE FUNCTION drift.limit_wait()
+RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    patience text := current_setting('lock_timeout');
+BEGIN
+    IF patience = '0' THEN
+        PERFORM set_config('lock_timeout', '5s', true);
+    END IF;
+    RETURN patience;
+END
+$$;
+COMMENT ON FUNCTION drift.limit_wait() IS
+    'Before a lock on a user''s table, behind which every other writer waits: 5 s at most, unless lock_timeout says otherwise. Returns the setting, to be put back.';
 
 
 CREATE OR REPLACE FUNCTION drift.on_delete()
@@ -226,17 +298,27 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
-    this drift.companion;
+    made text;
+    condition text;
 BEGIN
     -- The user's DELETE must not fail for want of a privilege of ours; what stays behind is not found by any search, and swept.
-    IF has_table_privilege(drift.companion_table(TG_ARGV[0]::integer), 'DELETE') AND has_table_privilege('drift.companion', 'SELECT') THEN
-        SELECT * INTO this FROM drift.companion c WHERE c.id = TG_ARGV[0]::integer;
-        EXECUTE format('DELETE FROM %s c USING gone t WHERE %s', drift.companion_table(this.id), drift.key_list(this, 't.%1$I = c.key%2$s', ' AND '));
+    IF NOT has_schema_privilege('drift', 'USAGE') THEN
+        RETURN OLD;
     END IF;
-    RETURN NULL;
+    made := drift.companion_table(TG_ARGV[0]::integer);
+    IF has_table_privilege('drift.companion', 'SELECT') AND has_table_privilege(made, 'SELECT') AND has_table_privilege(made, 'DELETE') THEN
+        SELECT drift.key_list(c, CASE TG_LEVEL WHEN 'ROW' THEN '($1).%1$I = c.key%2$s' ELSE 't.%1$I = c.key%2$s' END, ' AND ') INTO condition
+        FROM drift.companion c WHERE c.id = TG_ARGV[0]::integer;
+        IF TG_LEVEL = 'ROW' THEN
+            EXECUTE format('DELETE FROM %s c WHERE %s', made, condition) USING OLD;
+        ELSE
+            EXECUTE format('DELETE FROM %s c USING gone t WHERE %s', made, condition);
+        END IF;
+    END IF;
+    RETURN OLD;
 END
 $$;
-COMMENT ON FUNCTION drift.on_delete() IS 'Trigger: removes the companion''s rows of the rows that a statement deleted.';
+COMMENT ON FUNCTION drift.on_delete() IS 'Trigger: removes the companion''s rows of the rows that are deleted.';
 
 
 CREATE OR REPLACE FUNCTION drift.on_truncate()
@@ -245,6 +327,9 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 BEGIN
+    IF NOT has_schema_privilege('drift', 'USAGE') THEN
+        RETURN NULL;
+    END IF;
     IF has_table_privilege(drift.companion_table(TG_ARGV[0]::integer), 'DELETE') THEN
         EXECUTE format('DELETE FROM %s', drift.companion_table(TG_ARGV[0]::integer));
     END IF;
@@ -261,6 +346,7 @@ SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
     this drift.companion := drift.companion_of(relation, embedding_column);
+    patience text := drift.limit_wait();
     held bigint;
 BEGIN
     PERFORM drift.require_administration();
@@ -270,6 +356,7 @@ BEGIN
         EXECUTE format('DROP TRIGGER IF EXISTS drift_companion_%s_truncate ON %s', this.id, relation);
     END IF;
     EXECUTE format('DROP TABLE %s', drift.companion_table(this.id));
+    PERFORM set_config('lock_timeout', patience, true);
     DELETE FROM drift.companion c WHERE c.id = this.id;
     INSERT INTO drift.event (action, subject, details)
     VALUES ('drop_companion', format('%s.%I', relation, embedding_column), jsonb_build_object('model', this.model, 'vectors', held));
@@ -295,118 +382,3 @@ END
 $$;
 COMMENT ON FUNCTION drift.sweep_companion(regclass, name) IS
     'Deletes a companion''s rows whose rows in the user''s table are gone, as after a deletion by a role without privileges on the companion.';
-
-
-CREATE OR REPLACE FUNCTION drift.store_vectors(relation regclass, embedding_column name, keys jsonb, contents text[], vectors text[])
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE STRICT
-SET search_path = pg_catalog, drift, :"pgvector", pg_temp
-AS $$
-DECLARE
-    this drift.companion := drift.companion_of(relation, embedding_column);
-    stored bigint;
-BEGIN
-    -- In the key's order, so that two clients that store the same rows wait for each other and do not lock up.
-    EXECUTE format('INSERT INTO %1$s AS c (%2$s, embedding, content_hash) '
-                   'SELECT %3$s, g.vector::vector, %4$s '
-                   'FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS g (content, vector, i) '
-                   'JOIN %5$s t ON %6$s ORDER BY %3$s '
-                   'ON CONFLICT (%2$s) DO UPDATE SET embedding = excluded.embedding, content_hash = excluded.content_hash, changed_at = now()',
-                   drift.companion_table(this.id), drift.key_list(this, 'key%2$s', ', '), drift.key_list(this, 't.%1$I', ', '),
-                   drift.hash_sql('g.content'), relation, drift.given_key(this, '$3 -> (g.i - 1)::integer'))
-    USING contents, vectors, keys;
-    GET DIAGNOSTICS stored = ROW_COUNT;
-    RETURN stored;
-END
-$$;
-COMMENT ON FUNCTION drift.store_vectors(regclass, name, jsonb, text[], text[]) IS
-    'Stores new-model vectors beside rows that are still there. keys: per row the list of its primary key''s values as text; contents: the texts that were embedded, whose hash tells later whether the row has changed.';
-
-
-CREATE OR REPLACE FUNCTION drift.given_key(companion drift.companion, key text)
-RETURNS text
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
-SET search_path = pg_catalog, drift, :"pgvector", pg_temp
-AS $$
-BEGIN
-    RETURN (SELECT string_agg(format('t.%I = (%s ->> %s)::%s', k.name, given_key.key, k.i - 1, format_type(a.atttypid, a.atttypmod)), ' AND ' ORDER BY k.i)
-            FROM unnest(companion.key_columns) WITH ORDINALITY AS k (name, i)
-            JOIN pg_attribute a ON a.attrelid = companion.relation AND a.attname = k.name);
-END
-$$;
-COMMENT ON FUNCTION drift.given_key(drift.companion, text) IS 'SQL that a row t of the user''s table has the key that a piece of SQL gives as a JSON list.';
-
-
-CREATE OR REPLACE FUNCTION drift.missing(relation regclass, embedding_column name, query vector, query_model text, n integer, matching jsonb DEFAULT NULL)
-RETURNS TABLE (key jsonb, content text)
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, drift, :"pgvector", pg_temp
-AS $$
-DECLARE
-    this drift.companion := drift.companion_of(relation, embedding_column);
-    held drift.embedding_column := drift.searched_column(relation, embedding_column);
-    adapted vector := drift.adapt_for(query, query_model, relation, embedding_column);
-    before record := drift.widen_search(n);
-BEGIN
-    RETURN QUERY EXECUTE format(
-        'WITH bridge AS MATERIALIZED ('
-        '  SELECT %1$s, %2$s AS content, %3$s AS distance FROM %4$s t WHERE %5$s ORDER BY %3$s LIMIT $2) '
-        'SELECT jsonb_build_array(%6$s), b.content FROM bridge b '
-        'WHERE btrim(b.content, E'' \t\r\n'') <> '''' AND NOT EXISTS (SELECT FROM %7$s c WHERE %8$s AND c.embedding IS NOT NULL AND c.content_hash = %9$s) '
-        'ORDER BY b.distance',
-        drift.key_list(this, 't.%1$I AS key%2$s', ', '), drift.content_sql(this), drift.legacy_distance(held, '$1'), relation,
-        drift.conditions(relation, matching), drift.key_list(this, 'b.key%2$s::text', ', '), drift.companion_table(this.id),
-        drift.key_list(this, 'c.key%2$s = b.key%2$s', ' AND '), drift.hash_sql('b.content'))
-    USING adapted, n;
-    PERFORM drift.restore_search(before.ef_search, before.iterative_scan);
-END
-$$;
-COMMENT ON FUNCTION drift.missing(regclass, name, vector, text, integer, jsonb) IS
-    'Of the bridge''s first n, nearest first, the rows that have no vector of the new model, or one of a text that has changed since; rows without text are left out.';
-
-
-CREATE OR REPLACE FUNCTION drift.claim(relation regclass, embedding_column name, keys jsonb)
-RETURNS TABLE (key jsonb, content text)
-LANGUAGE plpgsql VOLATILE STRICT
-SET search_path = pg_catalog, drift, :"pgvector", pg_temp
-AS $$
-DECLARE
-    this drift.companion := drift.companion_of(relation, embedding_column);
-    mine jsonb;
-BEGIN
-    -- The locks first, then another look: who held one has committed its vector by now.
-    SELECT jsonb_agg(k.key ORDER BY k.i) INTO mine FROM jsonb_array_elements(keys) WITH ORDINALITY AS k (key, i)
-    WHERE pg_try_advisory_xact_lock(hashtextextended(format('drift companion %s %s', this.id, k.key), 0));
-    RETURN QUERY EXECUTE format(
-        'SELECT g.key, %1$s FROM jsonb_array_elements($1) WITH ORDINALITY AS g (key, i) JOIN %2$s t ON %3$s '
-        'WHERE NOT EXISTS (SELECT FROM %4$s c WHERE %5$s AND c.embedding IS NOT NULL AND c.content_hash = %6$s) ORDER BY g.i',
-        drift.content_sql(this), relation, drift.given_key(this, 'g.key'), drift.companion_table(this.id),
-        drift.key_list(this, 'c.key%2$s = t.%1$I', ' AND '), drift.hash_sql(drift.content_sql(this)))
-    USING mine;
-END
-$$;
-COMMENT ON FUNCTION drift.claim(regclass, name, jsonb) IS
-    'Of these rows, those that no other client is embedding and that still lack a vector, with their present text. They are the caller''s until its transaction ends.';
-
-
-CREATE OR REPLACE FUNCTION drift.queue_missing(relation regclass, embedding_column name, keys jsonb)
-RETURNS void
-LANGUAGE plpgsql VOLATILE STRICT
-SET search_path = pg_catalog, drift, :"pgvector", pg_temp
-AS $$
-DECLARE
-    this drift.companion := drift.companion_of(relation, embedding_column);
-    made text := drift.companion_table(this.id);
-BEGIN
-    EXECUTE format('INSERT INTO %1$s (%2$s) SELECT %3$s FROM jsonb_array_elements($1) AS g (key) JOIN %4$s t ON %5$s ORDER BY %3$s ON CONFLICT DO NOTHING',
-                   made, drift.key_list(this, 'key%2$s', ', '), drift.key_list(this, 't.%1$I', ', '), relation, drift.given_key(this, 'g.key'))
-    USING keys;
-    -- A row that another client is counting loses one count: it is an order of work, and no search waits for it.
-    EXECUTE format('UPDATE %1$s c SET misses = c.misses + 1 FROM (SELECT c.ctid FROM jsonb_array_elements($1) AS g (key) JOIN %2$s t ON %3$s '
-                   'JOIN %1$s c ON %4$s ORDER BY %5$s FOR UPDATE OF c SKIP LOCKED) AS free WHERE c.ctid = free.ctid',
-                   made, relation, drift.given_key(this, 'g.key'), drift.key_list(this, 'c.key%2$s = t.%1$I', ' AND '), drift.key_list(this, 'c.key%2$s', ', '))
-    USING keys;
-END
-$$;
-COMMENT ON FUNCTION drift.queue_missing(regclass, name, jsonb) IS
-    'Counts that a search wanted these rows'' vectors and they were missing: what is missed most is embedded first.';

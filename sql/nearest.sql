@@ -152,6 +152,23 @@ $$;
 COMMENT ON FUNCTION drift.restore_search(text, text) IS 'Puts back the settings that drift.widen_search changed.';
 
 
+CREATE OR REPLACE FUNCTION drift.check_query_model(companion drift.companion, query_model text)
+RETURNS void
+LANGUAGE plpgsql STABLE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+BEGIN
+    IF companion.model <> query_model THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD016',
+            MESSAGE = format('column %I of %s has a companion for vectors of model %L, not of %L',
+                             companion.column_name, companion.relation, companion.model, query_model);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION drift.check_query_model(drift.companion, text) IS 'Raises VD016 if a companion''s vectors are of another model than the query.';
+
+
 CREATE OR REPLACE FUNCTION drift.reranked_sql(held drift.embedding_column, query_model text, matching jsonb)
 RETURNS text
 LANGUAGE plpgsql STABLE
@@ -163,14 +180,11 @@ DECLARE
     line drift.calibration;
     bridge text := drift.legacy_distance(held, '$1');
     exact text := drift.companion_distance(held.metric, drift.model_dimensions(query_model), '$2');
-    fresh text := 'c.content_hash = ' || drift.hash_sql(drift.content_sql(this));
+    hash text := drift.hash_sql(drift.content_sql(this));
     conditions text := drift.conditions(held.relation, matching);
 BEGIN
-    IF this.model <> query_model THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'VD016',
-            MESSAGE = format('column %I of %s has a companion for vectors of model %L, not of %L', held.column_name, held.relation, this.model, query_model);
-    END IF;
+    PERFORM drift.require_companion(this.id, '{SELECT}');
+    PERFORM drift.check_query_model(this, query_model);
     SELECT l.* INTO line FROM drift.calibration l JOIN drift.adapter a ON a.id = l.adapter_id
     WHERE a.source = query_model AND a.target = held.model AND a.status = 'active' AND l.metric = held.metric;
     IF NOT FOUND THEN
@@ -179,20 +193,34 @@ BEGIN
             MESSAGE = format('the active adapter from model %L to model %L is not calibrated for metric %s', query_model, held.model, held.metric),
             HINT = 'Scores of two models cannot be compared as they are: drift-pg evaluate ID --test-pairs FILE calibrates.';
     END IF;
-    -- A row found by either search is scored by the new model's vector where it has one of its present text, else by the line.
+    -- The companion is searched as its index would be alone; only the bridge needs a wider search.
+    -- Keys first, the rows of the k best last. LATERAL with OFFSET 0 is a look-up by key whatever the statistics say:
+    -- a companion fills up while it serves, and a hash of either table would cost more than the search.
     RETURN format(
-        'WITH bridge AS MATERIALIZED (SELECT %1$s FROM %2$s t WHERE %3$s ORDER BY %4$s LIMIT $4), '
-        'known AS MATERIALIZED (SELECT %5$s FROM %6$s c JOIN %2$s t ON %7$s WHERE c.embedding IS NOT NULL AND %8$s AND %3$s ORDER BY %9$s LIMIT $3) '
-        'SELECT t.* FROM (TABLE bridge UNION TABLE known) AS found JOIN %2$s t ON %10$s LEFT JOIN %6$s c ON %7$s AND %8$s '
-        'ORDER BY coalesce(%11$s, %12$s + %13$s * %14$s) DESC NULLS LAST, %4$s LIMIT $3',
-        drift.key_list(this, 't.%1$I AS key%2$s', ', '), held.relation, conditions, bridge,
-        drift.key_list(this, 'c.key%2$s', ', '), made, drift.key_list(this, 'c.key%2$s = t.%1$I', ' AND '), fresh, exact,
-        drift.key_list(this, 'found.key%2$s = t.%1$I', ' AND '), drift.score_sql(held.metric, exact),
-        line.intercept + line.margin, line.slope, drift.score_sql(held.metric, bridge));
+        'WITH bridge AS MATERIALIZED (SELECT f.*, row_number() OVER () AS place '
+        'FROM (SELECT set_config(''hnsw.ef_search'', $5, true) AS ef_search OFFSET 0) AS wide CROSS JOIN LATERAL ('
+        'SELECT %1$s, %2$s AS content, %3$s AS distance FROM %4$s t WHERE wide.ef_search IS NOT NULL AND %5$s ORDER BY %3$s LIMIT $4) AS f), '
+        'known AS MATERIALIZED (SELECT f.*, row_number() OVER () AS place '
+        'FROM (SELECT set_config(''hnsw.ef_search'', $6, true) AS ef_search OFFSET 0) AS narrow CROSS JOIN LATERAL ('
+        'SELECT %6$s, %7$s AS distance FROM %8$s c '
+        'CROSS JOIN LATERAL (SELECT FROM %4$s t WHERE %9$s AND c.content_hash = %10$s AND %5$s OFFSET 0) AS still '
+        'WHERE narrow.ef_search IS NOT NULL AND c.embedding IS NOT NULL ORDER BY %7$s LIMIT $3) AS f), '
+        'scored AS (SELECT %11$s, %12$s AS score, k.place AS known_place, NULL::bigint AS place FROM known k '
+        'UNION ALL SELECT %13$s, coalesce(c.score, %14$s + %15$s * %16$s), NULL, b.place FROM bridge b '
+        'LEFT JOIN LATERAL (SELECT %17$s AS score FROM %8$s c WHERE %18$s AND c.content_hash = %19$s OFFSET 0) AS c ON true '
+        'WHERE NOT EXISTS (SELECT FROM known k WHERE %20$s)) '
+        'SELECT t.* FROM (SELECT * FROM scored s ORDER BY s.score DESC NULLS LAST, s.known_place, s.place LIMIT $3) AS s '
+        'CROSS JOIN LATERAL (SELECT * FROM %4$s t WHERE %21$s OFFSET 0) AS t ORDER BY s.score DESC NULLS LAST, s.known_place, s.place',
+        drift.key_list(this, 't.%1$I AS key%2$s', ', '), drift.content_sql(this), bridge, held.relation, conditions,
+        drift.key_list(this, 'c.key%2$s', ', '), exact, made, drift.key_list(this, 't.%1$I = c.key%2$s', ' AND '), hash,
+        drift.key_list(this, 'k.key%2$s', ', '), drift.score_sql(held.metric, 'k.distance'), drift.key_list(this, 'b.key%2$s', ', '),
+        line.intercept + line.margin, line.slope, drift.score_sql(held.metric, 'b.distance'), drift.score_sql(held.metric, exact),
+        drift.key_list(this, 'c.key%2$s = b.key%2$s', ' AND '), drift.hash_sql('b.content'),
+        drift.key_list(this, 'k.key%2$s = b.key%2$s', ' AND '), drift.key_list(this, 't.%1$I = s.key%2$s', ' AND '));
 END
 $$;
 COMMENT ON FUNCTION drift.reranked_sql(drift.embedding_column, text, jsonb) IS
-    'SQL of the mixed search: $1 the adapted query, $2 the query itself, $3 how many rows, $4 how many of the bridge''s first to order anew.';
+    'SQL of the mixed search: $1 the adapted query, $2 the query itself, $3 how many rows, $4 how many of the bridge''s first to order anew, $5 and $6 hnsw.ef_search for the bridge and for the companion, as text.';
 
 
 CREATE OR REPLACE FUNCTION drift.nearest(row_type anyelement, embedding_column name, query vector, query_model text, k integer DEFAULT 10,
@@ -226,7 +254,8 @@ BEGIN
                                     drift.conditions(searched, matching), drift.legacy_distance(held, '$1'))
         USING adapted, k;
     ELSE
-        RETURN QUERY EXECUTE drift.reranked_sql(held, query_model, matching) USING adapted, query, k, rerank;
+        RETURN QUERY EXECUTE drift.reranked_sql(held, query_model, matching)
+        USING adapted, query, k, rerank, current_setting('hnsw.ef_search'), greatest(k, before.ef_search::integer)::text;
     END IF;
     PERFORM drift.restore_search(before.ef_search, before.iterative_scan);
 END
