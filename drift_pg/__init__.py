@@ -25,6 +25,7 @@ from drift_pg.errors import DriftError
 from drift_pg.evaluation import Evaluation, evaluate
 from drift_pg.families import fit
 from drift_pg.pairs import Pairs
+from drift_pg.reembedding import build_index, coverage, create_companion, drop_companion, search, search_async
 
 __all__ = [
     "Adapter",
@@ -33,10 +34,14 @@ __all__ = [
     "Layer",
     "Pairs",
     "activate",
+    "build_index",
     "compose",
+    "coverage",
+    "create_companion",
     "deactivate",
     "downgrade",
     "drop_adapter",
+    "drop_companion",
     "evaluate",
     "export",
     "fit",
@@ -45,6 +50,8 @@ __all__ = [
     "load_by_id",
     "register_column",
     "register_model",
+    "search",
+    "search_async",
     "set_query_model",
     "store",
     "store_evaluation",

@@ -169,22 +169,17 @@ $$;
 COMMENT ON FUNCTION drift.check_query_model(drift.companion, text) IS 'Raises VD016 if a companion''s vectors are of another model than the query.';
 
 
-CREATE OR REPLACE FUNCTION drift.reranked_sql(held drift.embedding_column, query_model text, matching jsonb)
-RETURNS text
-LANGUAGE plpgsql STABLE
+CREATE OR REPLACE FUNCTION drift.calibration_of(held drift.embedding_column, query_model text)
+RETURNS drift.calibration
+LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
-    this drift.companion := drift.companion_of(held.relation, held.column_name);
-    made text := drift.companion_table(this.id);
     line drift.calibration;
-    bridge text := drift.legacy_distance(held, '$1');
-    exact text := drift.companion_distance(held.metric, drift.model_dimensions(query_model), '$2');
-    hash text := drift.hash_sql(drift.content_sql(this));
-    conditions text := drift.conditions(held.relation, matching);
 BEGIN
-    PERFORM drift.require_companion(this.id, '{SELECT}');
-    PERFORM drift.check_query_model(this, query_model);
+    IF NOT has_table_privilege('drift.calibration', 'SELECT') THEN
+        PERFORM drift.refuse_privilege();
+    END IF;
     SELECT l.* INTO line FROM drift.calibration l JOIN drift.adapter a ON a.id = l.adapter_id
     WHERE a.source = query_model AND a.target = held.model AND a.status = 'active' AND l.metric = held.metric;
     IF NOT FOUND THEN
@@ -193,6 +188,29 @@ BEGIN
             MESSAGE = format('the active adapter from model %L to model %L is not calibrated for metric %s', query_model, held.model, held.metric),
             HINT = 'Scores of two models cannot be compared as they are: drift-pg evaluate ID --test-pairs FILE calibrates.';
     END IF;
+    RETURN line;
+END
+$$;
+COMMENT ON FUNCTION drift.calibration_of(drift.embedding_column, text) IS
+    'What the active adapter''s scores say of the new model''s; raises VD017 if nothing tells.';
+
+
+CREATE OR REPLACE FUNCTION drift.reranked_sql(held drift.embedding_column, query_model text, matching jsonb)
+RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    this drift.companion := drift.companion_of(held.relation, held.column_name);
+    made text := drift.companion_table(this.id);
+    line drift.calibration := drift.calibration_of(held, query_model);
+    bridge text := drift.legacy_distance(held, '$1');
+    exact text := drift.companion_distance(held.metric, drift.model_dimensions(query_model), '$2');
+    hash text := drift.hash_sql(drift.content_sql(this));
+    conditions text := drift.conditions(held.relation, matching);
+BEGIN
+    PERFORM drift.require_companion(this.id, '{SELECT}');
+    PERFORM drift.check_query_model(this, query_model);
     -- The companion is searched as its index would be alone; only the bridge needs a wider search.
     -- Keys first, the rows of the k best last. LATERAL with OFFSET 0 is a look-up by key whatever the statistics say:
     -- a companion fills up while it serves, and a hash of either table would cost more than the search.

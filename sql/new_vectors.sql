@@ -46,13 +46,19 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
-    this drift.companion := drift.companion_of(relation, embedding_column);
     held drift.embedding_column := drift.searched_column(relation, embedding_column);
     adapted vector := drift.adapt_for(query, query_model, relation, embedding_column);
-    before record := drift.widen_search(n);
+    this drift.companion;
+    before record;
 BEGIN
+    IF query_model = held.model THEN
+        RETURN;
+    END IF;
+    this := drift.companion_of(relation, embedding_column);
     PERFORM drift.require_companion(this.id, '{SELECT}');
     PERFORM drift.check_query_model(this, query_model);
+    PERFORM drift.calibration_of(held, query_model);  -- before anything is embedded for a search that cannot be
+    before := drift.widen_search(n);
     RETURN QUERY EXECUTE format(
         'WITH bridge AS MATERIALIZED (SELECT f.*, row_number() OVER () AS place FROM ('
         'SELECT %1$s, %2$s AS content FROM %3$s t WHERE %4$s ORDER BY %5$s LIMIT $2) AS f) '
@@ -163,7 +169,7 @@ BEGIN
     RETURN QUERY EXECUTE format(
         'SELECT count(*) FILTER (WHERE j.text), count(*) FILTER (WHERE j.text AND j.fresh), count(*) FILTER (WHERE j.text AND NOT j.fresh), '
         'count(*) FILTER (WHERE j.text AND j.queued), count(*) FILTER (WHERE j.text IS NULL) FROM ('
-        'SELECT t.content IS NOT NULL AND %1$s AS text, c.content_hash = %2$s AS fresh, c.found AND c.content_hash IS NULL AS queued '
+        'SELECT CASE WHEN t.content IS NOT NULL THEN %1$s END AS text, c.content_hash = %2$s AS fresh, c.found AND c.content_hash IS NULL AS queued '
         'FROM (SELECT %3$s, %4$s AS content FROM %5$s t) AS t FULL JOIN '
         '(SELECT %6$s, CASE WHEN embedding IS NOT NULL THEN content_hash END AS content_hash, true AS found FROM %7$s) AS c USING (%6$s)) AS j '
         'WHERE j.text IS NULL OR j.text',
@@ -176,7 +182,7 @@ COMMENT ON FUNCTION drift.coverage(regclass, name) IS
 
 
 CREATE OR REPLACE FUNCTION drift.companion_index(relation regclass, embedding_column name)
-RETURNS TABLE (name text, statement text)
+RETURNS TABLE (name text, statement text, method text, operator_class text, options text[])
 LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
@@ -184,32 +190,20 @@ DECLARE
     this drift.companion := drift.companion_of(relation, embedding_column);
     held drift.embedding_column := drift.searched_column(relation, embedding_column);
     dimensions integer := drift.model_dimensions(this.model);
-    method text;
-    options text;
+    vectors text := (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector');
+    key text := CASE WHEN dimensions > 2000 THEN format('(embedding::%s.halfvec(%s))', vectors, dimensions) ELSE 'embedding' END;
 BEGIN
-    SELECT m.amname, array_to_string(k.reloptions, ', ') INTO method, options
+    SELECT m.amname, k.reloptions INTO method, options
     FROM drift.vector_indexes(relation, embedding_column) v JOIN pg_class k ON k.oid = v.index JOIN pg_am m ON m.oid = k.relam
     WHERE v.metric = held.metric LIMIT 1;
+    method := coalesce(method, 'hnsw');
     name := format('companion_%s_vectors', this.id);
-    statement := format(
-        'CREATE INDEX CONCURRENTLY %s ON %s USING %s (%s %I.%s_%s_ops)%s', name, drift.companion_table(this.id), coalesce(method, 'hnsw'),
-        CASE WHEN dimensions > 2000 THEN format('(embedding::%I.halfvec(%s))', drift.vector_schema(), dimensions) ELSE 'embedding' END,
-        drift.vector_schema(), CASE WHEN dimensions > 2000 THEN 'halfvec' ELSE 'vector' END,
-        CASE held.metric WHEN 'inner_product' THEN 'ip' ELSE held.metric END, ' WITH (' || options || ')');
+    operator_class := format('%s_%s_ops', CASE WHEN dimensions > 2000 THEN 'halfvec' ELSE 'vector' END,
+                             CASE held.metric WHEN 'inner_product' THEN 'ip' ELSE held.metric END);
+    statement := format('CREATE INDEX CONCURRENTLY %s ON %s USING %s (%s %s.%s)%s', name, drift.companion_table(this.id), method, key, vectors,
+                        operator_class, ' WITH (' || array_to_string(options, ', ') || ')');
     RETURN NEXT;
 END
 $$;
 COMMENT ON FUNCTION drift.companion_index(regclass, name) IS
     'The index that a companion should have: the method and parameters of the column''s own, for the vectors of the new model. drift-pg companion index builds it.';
-
-
-CREATE OR REPLACE FUNCTION drift.vector_schema()
-RETURNS name
-LANGUAGE plpgsql STABLE PARALLEL SAFE
-SET search_path = pg_catalog, drift, :"pgvector", pg_temp
-AS $$
-BEGIN
-    RETURN (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector');
-END
-$$;
-COMMENT ON FUNCTION drift.vector_schema() IS 'The schema that pgvector is installed in.';

@@ -1,0 +1,14 @@
+"""Moving a column's rows to the new model while it serves: companion vectors, and searches that fill them."""
+
+from drift_pg.reembedding.companion import Coverage, build_index, coverage, create_companion, drop_companion
+from drift_pg.reembedding.search import search, search_async
+
+__all__ = [
+    "Coverage",
+    "build_index",
+    "coverage",
+    "create_companion",
+    "drop_companion",
+    "search",
+    "search_async",
+]
