@@ -7,7 +7,7 @@ from typing import Any
 import click
 import psycopg
 
-from drift_pg.cli import adapters, evaluate, fit, nearest, registry, report, schema
+from drift_pg.cli import adapters, companion, evaluate, fit, nearest, registry, report, schema
 from drift_pg.cli.output import show_error
 from drift_pg.errors import DriftError
 
@@ -49,6 +49,8 @@ def main() -> None:
       drift-pg evaluate 1 --test-pairs test.npz         what it is worth, and what to do
       drift-pg report 1 --test-pairs test.npz --output report.html
       drift-pg activate 1                               serves at once; `deactivate` is the way back
+      drift-pg companion create public.docs.embedding --model new --text body
+                                                        where the new model's own vectors are kept
       drift-pg status                                   exit code 1 if anything is wrong
 
     The database is named by --dsn, DRIFT_PG_DSN, or libpq's own PGHOST, PGDATABASE, … and ~/.pgpass.
@@ -58,6 +60,6 @@ def main() -> None:
     """
 
 
-for module in (schema, registry, fit, evaluate, report, adapters, nearest):
+for module in (schema, registry, fit, evaluate, report, adapters, companion, nearest):
     for command in module.COMMANDS:
         main.add_command(command)

@@ -31,6 +31,12 @@ ORDER BY a.attnum
     help="That model's function; without it QUERY is itself a vector, [0.1,…].",
 )
 @click.option("-k", default=10, show_default=True, type=click.IntRange(1, 1000), help="How many rows.")
+@click.option(
+    "--rerank",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    help="Order the bridge's first N anew, by the new model's own vectors where the column's companion has them.",
+)
 @click.option("--show", multiple=True, help="A column to show; several may be given. Default: all but vectors.")
 @json_option
 @dsn_option
@@ -40,6 +46,7 @@ def nearest(
     query_model: str,
     embedder: str | None,
     k: int,
+    rerank: int | None,
     show: tuple[str, ...],
     as_json: bool,
     dsn: str,
@@ -51,13 +58,14 @@ def nearest(
     \b
     Example:
       drift-pg nearest "read a file line by line" --column public.docs.embedding \\
-                       --query-model minilm-l6 --embed my_models:embed_new --show title
+                       --query-model minilm-l6 --embed my_models:embed_new --show title --rerank 200
     """
     with connected(dsn) as conn:
         name = EmbeddingColumn.find(conn, column).name
         shown = list(show) or [row.name for row in rows(conn, _READABLE, [name.relation_text])]
         vector = _vector(conn, query, query_model, embedder)
-        found = [row._asdict() for row in rows(conn, _statement(name, shown), [name.column, vector, query_model, k])]
+        parameters = [name.column, vector, query_model, k, rerank]
+        found = [row._asdict() for row in rows(conn, _statement(name, shown), parameters)]
     if as_json:
         show_json(found)
     else:
@@ -73,10 +81,15 @@ def _vector(conn: Connection, query: str, query_model: str, embedder: str | None
 
 
 def _statement(name: ColumnName, shown: list[str]) -> sql.Composed:
-    columns = sql.SQL(", ").join(sql.Identifier(column) for column in shown)
-    return sql.SQL("SELECT {} FROM drift.nearest(NULL::{}, %s::name, %s, %s, %s::integer)").format(
-        columns, name.relation
+    columns = sql.SQL(", ").join(_identifier(column) for column in shown)
+    return sql.SQL("SELECT {} FROM drift.nearest(NULL::{}, %s::name, %s, %s, %s::integer, %s::integer)").format(
+        columns, _identifier(name.schema, name.table)
     )
+
+
+def _identifier(*parts: str) -> sql.Identifier:
+    """For a query with parameters, where a percent sign in a name would be read as one."""
+    return sql.Identifier(*(part.replace("%", "%%") for part in parts))
 
 
 COMMANDS = [nearest]
