@@ -258,6 +258,7 @@ DECLARE
     deleting text := format('drift_companion_%s_delete', companion.id);
 BEGIN
     -- A trigger, no foreign key: that would lock each row of the user's table that gets a vector, and forbid its TRUNCATE.
+    -- Its price: a vector that is stored while its row is being deleted stays behind, for drift.sweep_companion.
     -- Under row-level security a vector is seen through its row, so it goes before the row does.
     IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = companion.relation AND t.tgname = deleting AND (t.tgtype & 1 = 1) = secured) THEN
         EXECUTE format('DROP TRIGGER IF EXISTS %s ON %s', deleting, companion.relation);
@@ -374,6 +375,12 @@ DECLARE
     this drift.companion := drift.companion_of(relation, embedding_column);
     swept bigint;
 BEGIN
+    IF row_security_active(relation) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('role %I does not see all rows of %s, so it cannot tell which are gone', current_user, relation),
+            HINT = 'Run it as the table''s owner, or as a role with BYPASSRLS.';
+    END IF;
     EXECUTE format('DELETE FROM %s c WHERE NOT EXISTS (SELECT FROM %s t WHERE %s)', drift.companion_table(this.id), relation,
                    drift.key_list(this, 't.%1$I = c.key%2$s', ' AND '));
     GET DIAGNOSTICS swept = ROW_COUNT;
@@ -381,4 +388,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION drift.sweep_companion(regclass, name) IS
-    'Deletes a companion''s rows whose rows in the user''s table are gone, as after a deletion by a role without privileges on the companion.';
+    'Deletes a companion''s rows whose rows in the user''s table are gone: deleted from one partition, by a role without privileges on the companion, or while they were being embedded.';

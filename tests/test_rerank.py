@@ -269,6 +269,8 @@ def test_row_level_security_holds_on_both_sides_and_on_the_companion_itself(
         seen = [row[0] for row in conn.execute("SELECT key1 FROM drift.companion_1 ORDER BY 1")]
         assert seen == list(range(0, 400, 8))
         conn.execute("DELETE FROM docs WHERE id < 100")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="does not see all rows"):
+            conn.execute("SELECT drift.sweep_companion('docs', 'embedding')")
     assert conn.execute("SELECT count(*) FROM docs").fetchone() == (375,)
     left = [row[0] for row in conn.execute("SELECT key1 FROM drift.companion_1 ORDER BY 1")]
     assert left == sorted([*range(104, 400, 8), *range(1, 400, 8)])

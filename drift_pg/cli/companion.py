@@ -27,6 +27,8 @@ def companion() -> None:
       drift-pg companion index public.docs.embedding       once it holds some thousands of vectors
       drift-pg companion status public.docs.embedding      how far it is
       drift-pg companion drop public.docs.embedding        the way back; its vectors are lost
+
+    Each takes --dsn, as all commands do.
     """
 
 
@@ -104,8 +106,9 @@ def status(ctx: click.Context, column: str, minimum: float, as_json: bool, dsn: 
     known      with a vector of their present text
     stale      with a vector of a text that has changed since: counted as missing by every search
     queued     without a vector, and missed by a search
-    orphaned   vectors whose rows are gone (deleted by a role without privileges in schema drift, or from one
-               partition); no search finds them: SELECT drift.sweep_companion(…)
+    orphaned   vectors whose rows are gone: deleted from one partition, by a role without privileges in schema
+               drift, or while they were being embedded. No search finds them; SELECT drift.sweep_companion(…)
+               removes them
     """
     with connected(dsn) as conn:
         name = ColumnName.resolve(conn, column)

@@ -24,7 +24,8 @@ class Coverage:
         known: of these, with a vector of their present text.
         stale: with a vector of a text that has changed since; searches count them as missing.
         queued: without a vector, and missed by a search.
-        orphaned: vectors whose rows are gone, as after a deletion from one partition; no search finds them.
+        orphaned: vectors whose rows are gone, deleted from one partition or while they were being embedded; no search
+            finds them, drift.sweep_companion removes them.
     """
 
     rows: int
