@@ -32,12 +32,12 @@ LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 BEGIN
-    RETURN format('%s AND NOT EXISTS (SELECT FROM %s c WHERE %s AND c.embedding IS NOT NULL AND c.content_hash = %s)', drift.has_text_sql(content),
+    RETURN format('%s AND NOT EXISTS (SELECT FROM %s c WHERE %s AND c.embedding IS NOT NULL AND c.content_hash = %s OFFSET 0)', drift.has_text_sql(content),
                   drift.companion_table(companion.id), drift.key_list(companion, key || ' = c.key%2$s', ' AND '), drift.hash_sql(content));
 END
 $$;
 COMMENT ON FUNCTION drift.lacks_vector_sql(drift.companion, text, text) IS
-    'SQL that a row has a text and no vector of it, given the SQL of its text and a template of its key''s columns.';
+    'SQL that a row has a text and no vector of it, given the SQL of its text and a template of its key''s columns. OFFSET 0: a look-up by key, whatever the statistics say.';
 
 
 CREATE OR REPLACE FUNCTION drift.missing(relation regclass, embedding_column name, query vector, query_model text, n integer, matching jsonb DEFAULT NULL)
