@@ -114,11 +114,14 @@ BEGIN
     VALUES ('evaluate', adapter::text,
             jsonb_build_object('evaluation', stored.id, 'score', stored.score, 'low', stored.score_low, 'high', stored.score_high,
                                'items', stored.items, 'advice', stored.advice));
+    IF evaluation -> 'calibration' <> '{}' THEN
+        PERFORM drift.store_calibration(adapter, evaluation -> 'calibration');
+    END IF;
     RETURN stored.id;
 END
 $$;
 COMMENT ON FUNCTION drift.store_evaluation(bigint, jsonb) IS
-    'Keeps an evaluation of a stored adapter, as Evaluation.as_dict() in Python gives it; the latest is what drift.activate judges by.';
+    'Keeps an evaluation of a stored adapter, as Evaluation.as_dict() in Python gives it; the latest is what drift.activate judges by. Its calibration becomes the adapter''s.';
 
 
 CREATE OR REPLACE FUNCTION drift.store_adapter(source text, target text, description jsonb, weights text[], inputs text[], expected text[])

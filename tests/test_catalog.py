@@ -27,7 +27,8 @@ def test_only_functions_that_write_are_volatile(conn: psycopg.Connection) -> Non
     for name, _, _, _, volatility, parallel, source in functions(conn):
         writes = bool(
             re.search(
-                r"INSERT INTO|UPDATE drift|DELETE FROM|pg_try_advisory|EXECUTE format\(.(DELETE|INSERT|UPDATE|CREATE|GRANT)|PERFORM drift\.(lock|register|drop)", source
+                r"INSERT INTO|UPDATE drift|DELETE FROM|pg_try_advisory|EXECUTE format\(.(DELETE|INSERT|UPDATE|CREATE|GRANT)|PERFORM drift\.(lock|register|drop)",
+                source,
             )
         )
         assert (volatility == "v") == writes, name

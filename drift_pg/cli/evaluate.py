@@ -19,11 +19,12 @@ from drift_pg.database.adapters import load_by_id
 from drift_pg.database.connection import Connection, one
 from drift_pg.database.evaluations import search_keys, store_evaluation
 from drift_pg.database.registry import EmbeddingColumn
+from drift_pg.database.sampling import table_size
 from drift_pg.errors import InvalidInput, WrongDimensions
 from drift_pg.evaluation import Evaluation
 from drift_pg.evaluation import evaluate as measured
 from drift_pg.evaluation.query_file import QueryFile
-from drift_pg.evaluation.through_index import Search, through_index
+from drift_pg.evaluation.through_index import Search, through_index, touched_through_index
 from drift_pg.gate import DEFAULT_MINIMUM
 from drift_pg.pairs import Pairs
 
@@ -114,7 +115,7 @@ def evaluate(as_json: bool, **request: Any) -> None:
         subject.adapter, test, corpus=corpus, minimum=wanted.minimum, seed=wanted.seed, **vars(asked)
     )  # fmt: skip
     if wanted.column:
-        found = replace(found, through_index=searched_through_index(wanted, subject, test, asked))
+        found = searched_through_index(found, wanted, subject, test, asked)
     stored = None
     if wanted.adapter is not None:
         with connected(wanted.dsn) as conn:
@@ -171,8 +172,10 @@ def _embedded(wanted: Request, texts: Sequence[str], reference: str, model: str 
     return embedded(texts, reference, model=named, cache=wanted.cache, dimensions=dimensions, batch=wanted.batch)
 
 
-def searched_through_index(wanted: Request, subject: Subject, test: Pairs, asked: Asked) -> Any:
-    """Figures per search through the registered column's real index, over the whole table."""
+def searched_through_index(
+    found: Evaluation, wanted: Request, subject: Subject, test: Pairs, asked: Asked
+) -> Evaluation:
+    """The evaluation with figures of searches through the registered column's real index, over the whole table."""
     with connected(wanted.dsn) as conn:
         column = EmbeddingColumn.find(conn, wanted.column or "")
         if subject.target not in (None, column.model):
@@ -183,7 +186,13 @@ def searched_through_index(wanted: Request, subject: Subject, test: Pairs, asked
             raise WrongDimensions(
                 f"column {column.name} has {column.dimensions} dimensions, the adapter maps to {subject.adapter.target_dimensions}"
             )
-        return through_index(_search(conn, column), subject.adapter, test, seed=wanted.seed, **vars(asked))
+        search = _search(conn, column)
+        figures = through_index(search, subject.adapter, test, seed=wanted.seed, **vars(asked))
+        touched = None
+        if asked.queries is not None:
+            rows = table_size(conn, column.name).rows
+            touched = touched_through_index(search, subject.adapter, asked.queries, rows)
+    return replace(found, through_index=figures, touched_through_index=touched)
 
 
 def _search(conn: Connection, column: EmbeddingColumn) -> Search:

@@ -39,6 +39,7 @@ def show_evaluation(evaluation: Evaluation) -> None:
             _show_searches(title, searches)
     if evaluation.searches and STAY not in evaluation.searches:
         say("What staying with the old model is worth is unknown: give the same queries by it (--legacy-embed).")
+    _show_touched(evaluation)
     for finding in evaluation.findings:
         say(f"Note: {finding}")
     verdict = "passes" if evaluation.passes else "does not pass"
@@ -57,6 +58,14 @@ def _show_agreement(evaluation: Evaluation) -> None:
         for name, meaning in _MEANING.items()
     ]
     show_table(rows, ["without labels", *columns, ""], title=f"Among {evaluation.documents:,} items, 95 % intervals")
+
+
+def _show_touched(evaluation: Evaluation) -> None:
+    """What has to be embedded before a rerank knows all candidates of such queries."""
+    if evaluation.touched:
+        say(f"Among the searched items {evaluation.touched}.")
+    if evaluation.touched_through_index:
+        say(f"In the whole table, through its index, {evaluation.touched_through_index}.")
 
 
 def _show_searches(title: str, searches: Mapping[str, Mapping[str, Figure]]) -> None:

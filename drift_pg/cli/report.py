@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,9 +104,7 @@ def _page(wanted: Request, asked_for: evaluating.Request) -> str:
         subject.adapter, test, corpus=corpus, minimum=asked_for.minimum, seed=asked_for.seed, **vars(asked)
     )  # fmt: skip
     if asked_for.column:
-        evaluation = replace(
-            evaluation, through_index=evaluating.searched_through_index(asked_for, subject, test, asked)
-        )
+        evaluation = evaluating.searched_through_index(evaluation, asked_for, subject, test, asked)
     note("Drawing …")
     return render(
         Subject(

@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 from drift_pg.adapter import Adapter, Float32, Layer, unit
 from drift_pg.database import weights
 from drift_pg.database.connection import Connection, one, rows, translated
-from drift_pg.database.evaluations import latest_evaluation, store_evaluation
+from drift_pg.database.evaluations import latest_evaluation, store_evaluation, stored_calibration
 from drift_pg.errors import NoActiveAdapter, UnknownAdapter, VerificationFailed
 from drift_pg.gate import DEFAULT_MINIMUM
 
@@ -106,7 +106,7 @@ def texts(vectors: Float32) -> list[str]:
 def export(conn: Connection, adapter_id: int, path: str | Path) -> Adapter:
     """Write a stored adapter to a file that carries its models' names and its latest evaluation.
 
-    So another database can tell what it maps, and its quality gate can judge it: `store`, `drift-pg import`
+    So another database can tell what it maps, its quality gate can judge it, and mixed search is calibrated: `store`, `drift-pg import`
     and `op.activate_adapter` read them.
 
     Raises:
@@ -117,7 +117,8 @@ def export(conn: Connection, adapter_id: int, path: str | Path) -> Adapter:
     carried: dict[str, Any] = {SOURCE: models.source, TARGET: models.target}
     evaluation = latest_evaluation(conn, adapter_id)
     if evaluation:
-        carried[EVALUATION] = evaluation.figures
+        # The latest evaluation may be of too few pairs to calibrate by; the adapter's lines then are an earlier one's.
+        carried[EVALUATION] = {**evaluation.figures, "calibration": stored_calibration(conn, adapter_id)}
     complete = replace(adapter, details={**adapter.details, **carried})
     complete.save(path)
     return complete

@@ -48,6 +48,8 @@ class StoredEvaluation:
 def store_evaluation(conn: Connection, adapter_id: int, evaluation: Mapping[str, Any]) -> int:
     """Keep an evaluation of a stored adapter; the latest is what `activate` judges by.
 
+    Its calibration becomes the adapter's, by which `drift.nearest` merges scores of both models.
+
     Args:
         conn: a connection.
         adapter_id: of the adapter that was evaluated.
@@ -68,6 +70,16 @@ def latest_evaluation(conn: Connection, adapter_id: int) -> StoredEvaluation | N
     """The evaluation of an adapter that counts, None if there is none."""
     found = rows(conn, "SELECT * FROM drift.latest_evaluation(%s::bigint)", [adapter_id])
     return StoredEvaluation(**found[0]._asdict()) if found else None
+
+
+def stored_calibration(conn: Connection, adapter_id: int) -> dict[str, dict[str, float]]:
+    """Per metric the slope, intercept, residual and margin of an adapter; empty if it is not calibrated."""
+    found = rows(
+        conn,
+        "SELECT metric, slope, intercept, residual, margin FROM drift.calibration WHERE adapter_id = %s ORDER BY metric",
+        [adapter_id],
+    )
+    return {str(row.metric): {name: v for name, v in row._asdict().items() if name != "metric"} for row in found}
 
 
 def search_keys(

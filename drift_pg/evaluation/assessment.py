@@ -13,13 +13,15 @@ from drift_pg.adapter import Adapter, Float32
 from drift_pg.errors import InvalidInput
 from drift_pg.evaluation.advice import Advice, Evidence, advise
 from drift_pg.evaluation.agreement import agreement, log_agreement
+from drift_pg.evaluation.calibration import Calibration, calibrations
 from drift_pg.evaluation.figures import DIGITS, Figure, nested_dict
 from drift_pg.evaluation.findings import findings
 from drift_pg.evaluation.items import Items, query_vectors
 from drift_pg.evaluation.labelled import Label, Scores, checked_labels, measure, search, summarise
 from drift_pg.evaluation.metrics import Float64
+from drift_pg.evaluation.touched import Touched
 from drift_pg.gate import DEFAULT_MINIMUM
-from drift_pg.neighbours import directions
+from drift_pg.neighbours import directions, nearest
 from drift_pg.pairs import Pairs
 
 RERANK = (50, 100, 200)
@@ -42,6 +44,10 @@ class Evaluation:
         advice: what to do, and why.
         findings: what is odd about the test pairs, in sentences.
         per_item: (pairs,) overlap@10 of each test pair.
+        calibration: per metric, what the bridge's score says of the new model's, for mixed search; a metric without
+            a line is absent, and the findings say why.
+        touched: the share of the searched items that the queries touch; None without queries.
+        touched_through_index: the same of a whole table through a real index; None without a database.
     """
 
     score: Figure
@@ -55,6 +61,9 @@ class Evaluation:
     findings: list[str]
     per_item: Float64 = field(repr=False)
     through_index: dict[str, dict[str, Figure]] = field(default_factory=dict)
+    calibration: dict[str, Calibration] = field(default_factory=dict)
+    touched: Touched | None = None
+    touched_through_index: Touched | None = None
 
     @property
     def passes(self) -> bool:
@@ -77,6 +86,9 @@ class Evaluation:
             "searches": nested_dict(self.searches),
             "through_index": nested_dict(self.through_index),
             "overlap_histogram": tenths.tolist(),
+            "calibration": {metric: line.as_dict() for metric, line in self.calibration.items()},
+            "touched": self.touched and self.touched.as_dict(),
+            "touched_through_index": self.touched_through_index and self.touched_through_index.as_dict(),
         }
 
 
@@ -124,10 +136,12 @@ def evaluate(
     agreed = agreement(items)
     log: dict[str, Figure] = {}
     measured: dict[str, Scores] = {}
+    touched = None
     if queries is not None:
         asked = _Queries.of(adapter, items, queries, labels, legacy_queries)
         log = {k: Figure.mean(v, seed) for k, v in log_agreement(asked.new, asked.adapted, items).items()}
         measured = asked.measure(items, rerank)
+        touched = asked.touched(items, max(rerank, default=RERANK[-1]))
     figures, searches = agreed.figures(seed), summarise(measured, seed)
     score = Figure.mean(agreed.scores, seed)
     evidence = Evidence(
@@ -135,9 +149,10 @@ def evaluate(
         (log or figures)["overlap@10"], measured, searches, seed,
     )  # fmt: skip
     labelled = len(next(iter(measured.values()))["recall@10"]) if measured else None
+    lines, uncalibrated = calibrations(adapter, test_pairs, seed=seed)
     return Evaluation(
         score, figures, log, searches, len(test_pairs), len(items), minimum, advise(evidence),
-        findings(test_pairs, items, labelled), agreed.overlap,
+        findings(test_pairs, items, labelled) + uncalibrated, agreed.overlap, calibration=lines, touched=touched,
     )  # fmt: skip
 
 
@@ -184,3 +199,8 @@ class _Queries:
         legacy = None if self.legacy is None else self.legacy[rows]
         found = search(items, self.new[rows], self.adapted[rows], legacy, rerank)
         return measure(items, found, [label for label in self.labels if label is not None])
+
+    def touched(self, items: Items, depth: int) -> Touched:
+        """What the queries, with labels or without, touch of the items."""
+        depth = min(depth, len(items))
+        return Touched.of(nearest(self.adapted, items.legacy, depth).tolist(), depth, len(items))

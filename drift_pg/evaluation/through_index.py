@@ -12,6 +12,7 @@ from drift_pg.errors import InvalidInput
 from drift_pg.evaluation.figures import Figure
 from drift_pg.evaluation.items import check_dimensions, query_vectors
 from drift_pg.evaluation.labelled import BRIDGE, STAY, UNADAPTED, Label, checked_labels, score_rankings
+from drift_pg.evaluation.touched import Touched
 from drift_pg.pairs import Pairs
 
 Search = Callable[[str, Float32, int], Sequence[Sequence[str]]]
@@ -67,3 +68,20 @@ def through_index(
         scores = score_rankings(search(name, asked, 10), wanted)
         figures.setdefault(name, {}).update({m: Figure.mean(v, seed) for m, v in scores.items()})
     return figures
+
+
+def touched_through_index(search: Search, adapter: Adapter, queries: ArrayLike, rows: int, depth: int = 200) -> Touched:
+    """Which part of a whole table queries (q, m) touch, whether their answers are known or not.
+
+    Args:
+        search: through the index.
+        adapter: maps (m,) to (k,).
+        queries: logged ones.
+        rows: of the table.
+        depth: how many of the bridge's first count for each query.
+
+    Raises:
+        WrongDimensions, InvalidVector: as `evaluate`.
+    """
+    vectors = adapter.apply(query_vectors("query", queries, adapter.source_dimensions))
+    return Touched.of(search("what the queries touch", vectors, depth), depth, rows)

@@ -9,7 +9,6 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
 from types import TracebackType
 
 import numpy as np
