@@ -166,6 +166,12 @@ class Searched(NamedTuple):
         entity = parent.mapper.class_.__name__ if parent is not None else None
         return cls(entity, table, found[0].name, element.query_model)
 
+    def __str__(self) -> str:
+        """For an error's detail."""
+        column = f"column {self.column} of table {self.table}"
+        where = f"{self.entity}, {column}" if self.entity else column
+        return f"{where} (query_model {self.query_model!r})"
+
 
 SEARCHED = "drift_pg_searched"
 """The attribute of a compiled statement that holds what it searches."""

@@ -69,7 +69,7 @@ def _right_side(column: ColumnElement[Any], kind: Any, other: object) -> ColumnE
     return AdaptedQuery(as_query(other), kind.query_model, column, kind.half)
 
 
-class _Embedding(TypeEngine[Any]):
+class Embedding(TypeEngine[Any]):
     """What both types have: the models of the column and of its queries."""
 
     dim: int | None
@@ -105,7 +105,7 @@ class _Embedding(TypeEngine[Any]):
         return f"{type(self).__name__}({', '.join(([] if self.dim is None else [repr(self.dim)]) + named)})"
 
 
-class EmbeddingVector(_Embedding, VECTOR):
+class EmbeddingVector(Embedding, VECTOR):
     """A column of type `vector` whose vectors are a model's.
 
     Args:
@@ -144,7 +144,7 @@ class EmbeddingVector(_Embedding, VECTOR):
         self._describe(dimensions, model, query_model, metric, adapt)
 
 
-class EmbeddingHalfVector(_Embedding, HALFVEC):
+class EmbeddingHalfVector(Embedding, HALFVEC):
     """A column of type `halfvec` whose vectors are a model's; arguments as of `EmbeddingVector`."""
 
     __module__ = "drift_pg.sqlalchemy"
