@@ -230,7 +230,9 @@ class AsyncAdapterCache:
         return await self._through((query_model, relation, column), query)
 
     async def _through(self, key: Key, query: ArrayLike) -> Float32:
-        apply = self._cache.ready(key) or await asyncio.to_thread(self._cache.find, key, query)
+        apply = self._cache.ready(key)
+        if apply is None:
+            apply = await asyncio.to_thread(self._cache.find, key, query)
         return apply(query)
 
     async def close(self) -> None:
