@@ -10,6 +10,7 @@ from sqlalchemy.sql.operators import custom_op
 from sqlalchemy.types import TypeEngine
 
 from drift_pg.errors import InvalidDefinition
+from drift_pg.sqlalchemy.client import client_query
 from drift_pg.sqlalchemy.expressions import AdaptedQuery, RawQuery, as_element, as_query
 
 METRICS = ("cosine", "inner_product", "l2", "l1")
@@ -62,10 +63,7 @@ def _right_side(column: ColumnElement[Any], kind: Any, other: object) -> ColumnE
     if kind.query_model is None:
         return as_query(other)
     if kind.adapt_in == "client":
-        from drift_pg.sqlalchemy.client import client_query
-
-        bound: ColumnElement[Any] = client_query(column, other, kind.query_model)
-        return bound
+        return client_query(column, other, kind.query_model)
     return AdaptedQuery(as_query(other), kind.query_model, column, kind.half)
 
 
