@@ -216,7 +216,7 @@ def test_no_value_is_baked_into_the_cache_key() -> None:
 
 def test_literal_binds() -> None:
     shown = compiled(statement(Q), compile_kwargs={"literal_binds": True})
-    assert "docs.embedding <=> (SELECT drift.adapt_for('[1.0,2.0,3.0]', 'new', 'docs'::regclass, 'embedding'))" in shown
+    assert "docs.embedding <=> (SELECT drift.adapt_for('[1,2,3]', 'new', 'docs'::regclass, 'embedding'))" in shown
 
 
 def test_other_dialects_can_show_it() -> None:

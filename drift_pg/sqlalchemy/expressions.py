@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pgvector import HalfVector, Vector
@@ -31,11 +32,18 @@ class QueryVector(VECTOR):
         return lambda value: quoted(_text(value)) if quoted else _text(value)
 
 
-def _text(value: Any) -> str | None:
+def _text(value: Any) -> str:
     # Its distance to everything would be NULL: rows in any order, and no error.
     if value is None:
         raise InvalidVector("a query is None", hint="embed the query first; was an empty text passed?")
-    return value.to_text() if isinstance(value, HalfVector) else Vector._to_db(value)
+    floats = (value if isinstance(value, (Vector, HalfVector)) else Vector(value)).to_list()
+    return _digits(len(floats)) % tuple(floats)
+
+
+@lru_cache(maxsize=64)
+def _digits(dimensions: int) -> str:
+    # Nine give back the same float32, and are written and read in half the time of pgvector-python's seventeen.
+    return f"[{','.join(['%.9g'] * dimensions)}]"
 
 
 QUERY = QueryVector()
