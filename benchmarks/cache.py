@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from benchmarks import report, searches, vectors
 from benchmarks.computing import PRODUCT, applied
 from benchmarks.report import Row
 from benchmarks.timing import Action, interleaved, once
-from benchmarks.vectors import Corpus
+from benchmarks.vectors import Corpus, Float32
 from drift_pg import Adapter
 from drift_pg.database.cache import AdapterCache, AsyncAdapterCache
 
@@ -67,21 +68,33 @@ def _register(conn: Connection[Any], dimensions: int, adapter: Adapter) -> None:
     drift_pg.activate(conn, drift_pg.store(conn, adapter, source="new", target="legacy"), force=True)
 
 
-async def _in_tasks(dsn: str, corpus: Corpus, matrix: np.ndarray, repeats: int) -> list[Row]:
-    """A hit awaited. `send` runs it as a task of the loop would, without the loop's own turn."""
+async def _in_tasks(dsn: str, corpus: Corpus, matrix: Float32, repeats: int) -> list[Row]:
+    """Hits awaited, within one turn of the event loop."""
     async with AsyncAdapterCache(dsn) as cache:
         await cache.adapt(corpus.queries[0], "new", "legacy")
 
-        def hit(i: int) -> None:
-            try:
-                cache.adapt(corpus.queries[i], "new", "legacy").send(None)
-            except StopIteration:
-                return
-            raise RuntimeError("a hit gave way to the event loop")
+        async def products(i: int) -> None:
+            for _ in range(CALLS):
+                matrix @ corpus.queries[i]
 
-        timed: dict[str, Action] = {PRODUCT: lambda i: matrix @ corpus.queries[i], TASK: hit}
-        found = interleaved(timed, repeats, calls=CALLS)
-    return report.compare(corpus.dimensions, "one query, awaited", found, PRODUCT)
+        async def hits(i: int) -> None:
+            for _ in range(CALLS):
+                await cache.adapt(corpus.queries[i], "new", "legacy")
+
+        found = interleaved({PRODUCT: _at_once(products), TASK: _at_once(hits)}, repeats)
+    name = f"{CALLS} queries, each awaited"
+    return report.compare(corpus.dimensions, name, found, PRODUCT, {TASK: "apply"})
+
+
+def _at_once(work: Callable[[int], Coroutine[Any, Any, None]]) -> Action:
+    def run(i: int) -> None:
+        try:
+            work(i).send(None)
+        except StopIteration:
+            return
+        raise RuntimeError("a hit gave way to the event loop")
+
+    return run
 
 
 def _asked(conn: Connection[Any], dsn: str, corpus: Corpus, repeats: int) -> list[Row]:

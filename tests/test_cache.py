@@ -234,6 +234,21 @@ def test_another_model_of_a_column_is_followed(cache: AdapterCache, upgrade: Upg
     assert soon(lambda: np.allclose(cache.adapt_for(Q, *names), Q))
 
 
+def test_a_table_that_is_dropped_or_renamed(dsn: str, upgrade: Upgrade) -> None:
+    with AdapterCache(dsn, ttl=0.1, listen=False) as cache:
+        cache.adapt_for(Q, "new", "docs", "embedding")
+        upgrade.conn.execute("ALTER TABLE docs RENAME TO papers")
+        time.sleep(0.15)
+        with pytest.raises(ColumnMissing):
+            cache.adapt_for(Q, "new", "docs", "embedding")
+        cache.adapt_for(Q, "new", "papers", "embedding")
+        upgrade.conn.execute("DROP TABLE papers")
+        time.sleep(0.15)
+        with pytest.raises(ColumnMissing):
+            cache.adapt_for(Q, "new", "papers", "embedding")
+        assert gives(cache, linear(upgrade.matrix), Q)
+
+
 def test_what_is_rolled_back_changes_nothing(cache: AdapterCache, upgrade: Upgrade, rng: np.random.Generator) -> None:
     cache.adapt(Q, "new", "legacy")
     second, _ = another(upgrade, rng)

@@ -113,13 +113,12 @@ class AdapterCache:
         return self._follower.ask(lambda conn: self._find(conn, key, dimensions))
 
     def _find(self, conn: Connection, key: Key, dimensions: int) -> Apply:
-        if monotonic() >= self._state.until:
+        if self._name_relation(conn, key) or monotonic() >= self._state.until:
             self.refresh(conn)
         for _ in range(ATTEMPTS):
             apply = self._make(conn, key)
             if apply is not None:
                 return apply
-            self._name_relation(conn, key)
             self.refresh(conn)
             apply = self._make(conn, key)
             if apply is not None:
@@ -127,10 +126,13 @@ class AdapterCache:
             _refuse(conn, key, dimensions)
         raise ActivationRunning("what is active changed each time it was asked", hint="SELECT * FROM drift.adapters;")
 
-    def _name_relation(self, conn: Connection, key: Key) -> None:
-        if len(key) == 3 and key[1] not in self._relations:
-            relation_name(conn, key[1])
-            self._relations.add(key[1])
+    def _name_relation(self, conn: Connection, key: Key) -> bool:
+        """Whether this table has not been asked for before; from now on every question asks for it."""
+        if len(key) == 2 or key[1] in self._relations:
+            return False
+        relation_name(conn, key[1])
+        self._relations.add(key[1])
+        return True
 
     def _make(self, conn: Connection, key: Key) -> Apply | None:
         state = self._state
@@ -220,20 +222,21 @@ class AsyncAdapterCache:
 
     def __init__(self, dsn_or_connect: str | Connect, *, ttl: float = DEFAULT_TTL, listen: bool = True) -> None:
         self._cache = AdapterCache(dsn_or_connect, ttl=ttl, listen=listen)
+        self._ready = self._cache.ready
 
     async def adapt(self, query: ArrayLike, source: str, target: str) -> Float32:
         """As `AdapterCache.adapt`."""
-        return await self._through((source, target), query)
+        apply = self._ready((source, target)) or await self._find((source, target), query)
+        return apply(query)
 
     async def adapt_for(self, query: ArrayLike, query_model: str, relation: str, column: str) -> Float32:
         """As `AdapterCache.adapt_for`."""
-        return await self._through((query_model, relation, column), query)
-
-    async def _through(self, key: Key, query: ArrayLike) -> Float32:
-        apply = self._cache.ready(key)
-        if apply is None:
-            apply = await asyncio.to_thread(self._cache.find, key, query)
+        key = (query_model, relation, column)
+        apply = self._ready(key) or await self._find(key, query)
         return apply(query)
+
+    async def _find(self, key: Key, query: ArrayLike) -> Apply:
+        return await asyncio.to_thread(self._cache.find, key, query)
 
     async def close(self) -> None:
         """As `AdapterCache.close`."""
@@ -250,6 +253,8 @@ class AsyncAdapterCache:
 
 def _refuse(conn: Connection, key: Key, dimensions: int) -> None:
     """Let SQL say what is wrong, so that both say the same; nothing if by now nothing is."""
+    if len(key) == 3:
+        relation_name(conn, key[1])
     given = sql.SQL("pg_catalog.array_fill(1::real, ARRAY[%s::integer])::{}.vector").format(
         sql.Identifier(vector_schema(conn))
     )

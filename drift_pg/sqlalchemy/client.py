@@ -35,6 +35,7 @@ _ASYNCPG = {"host": "host", "port": "port", "ssl": "sslmode", "passfile": "passf
 def adapt_in_client(engine: Engine | AsyncEngine, cache: AdapterCache | None = None) -> AdapterCache:
     """Let columns of type `EmbeddingVector(…, adapt="client")` adapt their queries in this process.
 
+    What counts is what is committed: an adapter that the session itself activates serves from its commit on.
     A table without a schema is looked up along the search_path of the *cache's* connection. If a database has
     several of one name, name the schema in the model.
 
