@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL, Connection, ForeignKey, Index, NullPool, create_engine, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, query_expression, relationship
 
 import drift_pg
 from drift_pg.adapter import Adapter, Layer
@@ -48,6 +48,23 @@ class Doc(Base):
     embedding: Mapped[Any] = mapped_column(EmbeddingVector(DIMENSIONS, model="legacy", query_model="new"))
     half: Mapped[Any] = mapped_column(EmbeddingHalfVector(DIMENSIONS, model="legacy", query_model="new"))
     author: Mapped[Author] = relationship(back_populates="docs")
+    distance: Mapped[float | None] = query_expression()
+
+
+class Item(Base):
+    __tablename__ = "items"
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "item"}
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    embedding: Mapped[Any] = mapped_column(EmbeddingVector(DIMENSIONS, model="legacy", query_model="new"))
+
+
+class Article(Item):
+    __tablename__ = "articles"
+    __mapper_args__ = {"polymorphic_identity": "article"}
+
+    id: Mapped[int] = mapped_column(ForeignKey("items.id"), primary_key=True)
 
 
 class Large(Base):
@@ -121,9 +138,10 @@ class World:
         for relation, column, model in (
             ("public.docs", "embedding", "legacy"),
             ("public.docs", "half", "legacy"),
+            ("public.items", "embedding", "legacy"),
             ("public.large", "embedding", "large"),
         ):
-            drift_pg.register_column(conn, relation, column, model=model)
+            drift_pg.register_column(conn, relation, column, model=model, metric="cosine")
         odd = Odd.__table__
         relation = sql.Identifier(odd.schema, odd.name).as_string(None)
         drift_pg.register_column(conn, relation, odd.c[1].name, model=ODD_MODEL, metric="cosine")
@@ -137,6 +155,7 @@ class World:
             insert(Doc),
             [{"id": i, "author_id": i % 10, "embedding": v, "half": v} for i, v in enumerate(self.legacy)],
         )
+        session.add_all(Article(id=i, embedding=v) for i, v in enumerate(self.legacy))
         session.add_all(Large(id=i, embedding=v) for i, v in enumerate(self.large))
         session.add_all(Odd(id=i, vec=v.tolist()) for i, v in enumerate(self.legacy))
         session.add_all(Question(id=i, embedding=v) for i, v in enumerate(self.queries))

@@ -17,6 +17,7 @@ from sqlalchemy import (
     event,
     exists,
     func,
+    lambda_stmt,
     literal,
     select,
     text,
@@ -24,11 +25,19 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.orm import Session, aliased, contains_eager, joinedload, selectinload
+from sqlalchemy.orm import (
+    Session,
+    aliased,
+    contains_eager,
+    joinedload,
+    selectinload,
+    with_expression,
+    with_loader_criteria,
+)
 
 from drift_pg.sqlalchemy import adapted, nearest, raw
 from tests import servers
-from tests.orm import DIMENSIONS, DRIVERS, LARGE, Author, Database, Doc, Large, Odd, Question, World
+from tests.orm import DIMENSIONS, DRIVERS, LARGE, ROWS, Article, Author, Database, Doc, Large, Odd, Question, World
 from tests.tables import vector
 
 
@@ -247,6 +256,45 @@ def adapted_by_hand(session: Session, q: Any) -> list[int]:
     given = cast(literal(q, VECTOR()), VECTOR())
     moved = session.scalar(select(func.drift.adapt(given, "new", "legacy", type_=VECTOR())))
     return list(session.scalars(select(Doc.id).order_by(Doc.embedding.cosine_distance(raw(moved))).limit(10)))
+
+
+@form
+def operator_by_hand(session: Session, q: Any) -> list[int]:
+    return list(session.scalars(select(Doc.id).order_by(Doc.embedding.op("<=>")(q)).limit(10)))
+
+
+@form
+def lambda_statement(session: Session, q: Any) -> list[int]:
+    return list(
+        session.scalars(lambda_stmt(lambda: select(Doc.id).order_by(Doc.embedding.cosine_distance(q)).limit(10)))
+    )
+
+
+@form
+def loader_criteria(session: Session, q: Any) -> list[int]:
+    near = with_loader_criteria(Doc, lambda cls: cls.embedding.cosine_distance(q) < 0.95, track_closure_variables=True)
+    return [
+        doc.id
+        for doc in session.scalars(select(Doc).options(near).order_by(Doc.embedding.cosine_distance(q)).limit(10))
+    ]
+
+
+@form
+def distance_on_the_entity(session: Session, q: Any) -> list[int]:
+    distance = Doc.embedding.cosine_distance(q)
+    found = session.scalars(
+        select(Doc).options(with_expression(Doc.distance, distance)).order_by(distance).limit(10)
+    ).all()
+    assert [doc.distance for doc in found] == sorted(doc.distance for doc in found)
+    return [doc.id for doc in found]
+
+
+@form
+def inherited_column(session: Session, q: Any) -> list[int]:
+    near = select(Article).order_by(Article.embedding.cosine_distance(q)).where(Article.id.in_(range(ROWS))).limit(10)
+    found = session.scalars(near).all()
+    assert all(isinstance(each, Article) for each in found)
+    return [each.id for each in found]
 
 
 @form

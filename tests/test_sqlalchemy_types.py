@@ -159,9 +159,15 @@ def test_a_query_says_otherwise_explicitly() -> None:
     assert "drift.adapt_for(docs.plain, 'm'" in compiled(Doc.plain.cosine_distance(adapted(Doc.plain, model="m")))
     assert compiled(Doc.embedding.cosine_distance(raw(Q))) == "docs.embedding <=> %(param_1)s"
     assert compiled(Doc.embedding.cosine_distance(Doc.same)) == "docs.embedding <=> docs.same"
-    assert compiled(Doc.embedding.cosine_distance(cast(literal(Q, VECTOR()), VECTOR(3)))).startswith(
-        "docs.embedding <=> CAST"
-    )
+    assert compiled(Doc.embedding.cosine_distance(func.f(Q))).startswith("docs.embedding <=> f(")
+    for value in (bindparam("q"), literal(Q), literal(Q, VECTOR()), type_coerce(Q, VECTOR()), cast(Q, VECTOR(3))):
+        assert compiled(Doc.embedding.cosine_distance(value)).startswith("docs.embedding <=> (SELECT drift.adapt_for(")
+        assert "drift" not in compiled(Doc.embedding.cosine_distance(raw(value)))
+
+
+@pytest.mark.parametrize("sign", SIGNS.values())
+def test_an_operator_written_by_hand_adapts_too(sign: str) -> None:
+    assert compiled(Doc.embedding.op(sign)(Q)) == f"docs.embedding {sign} {ADAPTED.format('embedding', '')}"
 
 
 def test_an_adapted_query_without_its_column_is_refused() -> None:

@@ -7,10 +7,20 @@ from typing import Any, NamedTuple
 
 from pgvector import HalfVector, Vector
 from pgvector.sqlalchemy import VECTOR
-from sqlalchemy import BindParameter, ColumnElement, Dialect, FromClause, TableClause, type_coerce
+from sqlalchemy import (
+    BindParameter,
+    Cast,
+    ColumnElement,
+    Dialect,
+    FromClause,
+    TableClause,
+    TypeCoerce,
+    type_coerce,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.elements import ClauseElement, ColumnClause
+from sqlalchemy.sql.elements import ClauseElement, ColumnClause, Grouping
+from sqlalchemy.sql.operators import ColumnOperators
 from sqlalchemy.sql.visitors import InternalTraversal
 from sqlalchemy.types import NullType
 
@@ -49,14 +59,26 @@ def _digits(dimensions: int) -> str:
 QUERY = QueryVector()
 
 
-class RawQuery(BindParameter[Any]):
+_QUERY = [("query", InternalTraversal.dp_clauseelement)]
+
+
+class RawQuery(ColumnElement[Any]):
     """A query of the column's own model: what `raw` returns."""
 
+    __visit_name__ = "drift_raw_query"
     inherit_cache = True
+    _traverse_internals = _QUERY
+
+    def __init__(self, query: ColumnElement[Any]) -> None:
+        self.query = query
+
+    @property
+    def _from_objects(self) -> list[FromClause]:
+        return self.query._from_objects
 
 
 _PARTS = [
-    ("query", InternalTraversal.dp_clauseelement),
+    *_QUERY,
     ("column", InternalTraversal.dp_clauseelement),
     ("query_model", InternalTraversal.dp_string),
     ("half", InternalTraversal.dp_boolean),
@@ -108,33 +130,41 @@ def adapted(query: object, *, model: str | None = None) -> AdaptedQuery:
     return AdaptedQuery(as_query(query), model)
 
 
-def raw(query: object) -> ColumnElement[Any]:
+def raw(query: object) -> RawQuery:
     """A query that is of the column's own model already: it is not adapted.
 
     Args:
         query: (n,) floats, or an expression whose value is a vector.
     """
-    element = as_element(query)
-    return RawQuery(None, query, type_=QUERY, unique=True) if element is None else typed(element)
+    return RawQuery(as_query(query))
 
 
 def as_element(value: object) -> ColumnElement[Any] | None:
     """An SQL expression, mapped attributes included; None for a plain value."""
     unwrap = getattr(value, "__clause_element__", None)
     element: Any = unwrap() if unwrap else value
-    return element if isinstance(element, ClauseElement) else None  # type: ignore[return-value]
+    if isinstance(element, ClauseElement):
+        return element  # type: ignore[return-value]
+    # What a lambda statement puts in a variable's place: a parameter that has each call's value.
+    return type_coerce(element, QUERY) if isinstance(element, ColumnOperators) else None
 
 
 def as_query(value: object) -> ColumnElement[Any]:
     """A query as an SQL expression: a value becomes a bind parameter."""
     element = as_element(value)
-    return BindParameter(None, value, type_=QUERY, unique=True) if element is None else typed(element)
-
-
-def typed(element: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A bind parameter without a type, such as `bindparam("q")`, takes a query's."""
+    if element is None:
+        return BindParameter(None, value, type_=QUERY, unique=True)
+    # A bind parameter without a type, such as `bindparam("q")`, takes a query's.
     untyped = isinstance(element, BindParameter) and isinstance(element.type, NullType)
     return type_coerce(element, QUERY) if untyped else element
+
+
+def is_value(element: ColumnElement[Any]) -> bool:
+    """Whether it is a value that is bound, also one that is cast: a query, where a column speaks for itself."""
+    inner: Any = element
+    while isinstance(inner, (Cast, TypeCoerce, Grouping)):
+        inner = inner.element if isinstance(inner, Grouping) else inner.clause
+    return isinstance(inner, BindParameter)
 
 
 class Searched(NamedTuple):
@@ -183,6 +213,11 @@ class Searched(NamedTuple):
 
 SEARCHED = "drift_pg_searched"
 """The attribute of a compiled statement that holds what it searches."""
+
+
+@compiles(RawQuery)
+def _compile_raw(element: RawQuery, compiler: SQLCompiler, **options: Any) -> str:
+    return compiler.process(element.query, **options)
 
 
 @compiles(AdaptedQuery)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from pgvector.sqlalchemy import HALFVEC, VECTOR
-from sqlalchemy import BindParameter, ColumnElement, Float, Operators, cast
-from sqlalchemy.sql.operators import custom_op
+from sqlalchemy import ColumnElement, Float, Operators, cast
+from sqlalchemy.sql.operators import OperatorType, custom_op
 from sqlalchemy.types import TypeEngine
 
 from drift_pg.errors import InvalidDefinition
 from drift_pg.sqlalchemy.client import client_query
-from drift_pg.sqlalchemy.expressions import AdaptedQuery, RawQuery, as_element, as_query
+from drift_pg.sqlalchemy.expressions import AdaptedQuery, as_element, as_query, is_value
 
 METRICS = ("cosine", "inner_product", "l2", "l1")
 PLACES = ("database", "client")
@@ -22,43 +22,49 @@ INDEXED = 2000
 L2, INNER_PRODUCT, COSINE, L1 = (custom_op[float](sign, return_type=Float) for sign in ("<->", "<#>", "<=>", "<+>"))
 
 
+DISTANCES = {operator.opstring: operator for operator in (L2, INNER_PRODUCT, COSINE, L1)}
+
+
 class Distances(TypeEngine.Comparator[Any]):
     """pgvector's distances, of queries that are adapted as the column's type says."""
 
     def l2_distance(self, other: object, /) -> Operators:
         """Euclidean distance, `<->`."""
-        return self._distance(L2, other)
+        return self.operate(L2, other)
 
     def max_inner_product(self, other: object, /) -> Operators:
         """Negative inner product, `<#>`."""
-        return self._distance(INNER_PRODUCT, other)
+        return self.operate(INNER_PRODUCT, other)
 
     def cosine_distance(self, other: object, /) -> Operators:
         """Cosine distance, `<=>`."""
-        return self._distance(COSINE, other)
+        return self.operate(COSINE, other)
 
     def l1_distance(self, other: object, /) -> Operators:
         """Taxicab distance, `<+>`."""
-        return self._distance(L1, other)
+        return self.operate(L1, other)
 
-    def _distance(self, operator: custom_op[float], other: object) -> Operators:
+    def operate(self, op: OperatorType, *other: Any, **options: Any) -> ColumnElement[Any]:
+        """Any operator; a distance written as `Doc.embedding.op("<=>")(q)` adapts too, or it would be silently wrong."""
         kind: Any = self.type
-        if kind.model is None and not isinstance(other, AdaptedQuery):
-            return self.operate(operator, other)
-        query = _right_side(self.expr, kind, other)
+        if getattr(op, "opstring", None) not in DISTANCES or (
+            kind.model is None and not isinstance(other[0], AdaptedQuery)
+        ):
+            return super().operate(op, *other, **options)
+        query = _right_side(self.expr, kind, other[0])
         if not kind.indexed_as_half:
-            return self.operate(operator, query)
+            return super().operate(op, query, **options)
         half = HALFVEC(kind.dim)
         if not isinstance(query, AdaptedQuery):
             query = cast(query, half)
-        return cast(self.expr, half).operate(operator, query)
+        return cast(self.expr, half).operate(op, query, **options)
 
 
 def _right_side(column: ColumnElement[Any], kind: Any, other: object) -> ColumnElement[Any]:
     element = as_element(other)
     if isinstance(element, AdaptedQuery):
         return AdaptedQuery(element.query, element.query_model or kind.query_model, column, kind.half)
-    if isinstance(element, RawQuery) or not (element is None or isinstance(element, BindParameter)):
+    if element is not None and not is_value(element):
         return element
     if kind.query_model is None:
         return as_query(other)
