@@ -216,14 +216,14 @@ def _print_create(operations: Operations, index: VectorIndexOperation) -> None:
     _retire(operations, index, "NOT i.indisvalid", refuse=True, known=key.cast is not None)
     wanted = {MEMORY: index.maintenance_work_mem, WORKERS: str(index.parallel_workers or 0)}
     for name in (*wanted, "search_path"):
-        execute(operations, f"SELECT set_config('drift_pg.{name}', current_setting('{name}'), false)")  # noqa: S608 (names of ours)
+        execute(operations, f"SELECT set_config('drift_pg.{name}', current_setting('{name}'), false)")
     execute(operations, definition.FIND_PGVECTOR)
     for name, value in wanted.items():
         if value is not None:
             execute(operations, definition.setting(name, value))
     execute(operations, definition.create(index, key))
     for name in (*wanted, "search_path"):
-        execute(operations, f"SELECT set_config('{name}', current_setting('drift_pg.{name}'), false)")  # noqa: S608
+        execute(operations, f"SELECT set_config('{name}', current_setting('drift_pg.{name}'), false)")
 
 
 def _print_drop(operations: Operations, index: VectorIndexOperation) -> None:
