@@ -35,7 +35,7 @@ from sqlalchemy.orm import (
     with_loader_criteria,
 )
 
-from drift_pg.sqlalchemy import adapted, nearest, raw
+from drift_pg.sqlalchemy import EmbeddingHalfVector, adapted, nearest, raw
 from tests import servers
 from tests.orm import DIMENSIONS, DRIVERS, LARGE, ROWS, Article, Author, Database, Doc, Large, Odd, Question, World
 from tests.tables import vector
@@ -109,6 +109,12 @@ def half(session: Session, q: Any) -> list[int]:
     # Rounded to half precision neighbours may change places: ordered by what the other column says.
     ids = session.scalars(select(Doc.id).order_by(Doc.half.cosine_distance(q)).limit(14)).all()
     return order_by_of(session, q, Doc.id.in_(ids))
+
+
+@form
+def cast_to_half(session: Session, q: Any) -> list[int]:
+    near = cast(Doc.embedding, EmbeddingHalfVector(DIMENSIONS, model="legacy", query_model="new")).cosine_distance(q)
+    return order_by_of(session, q, Doc.id.in_(session.scalars(select(Doc.id).order_by(near).limit(14)).all()))
 
 
 @form

@@ -200,6 +200,17 @@ def test_lightweight_tables_and_decorated_types_adapt() -> None:
     assert compiled(other.c.embedding.cosine_distance(Q)) == f"docs.embedding <=> {ADAPTED.format('embedding', '')}"
 
 
+def test_a_cast_or_reflected_column_adapts_when_its_type_says_so() -> None:
+    half = cast(Doc.embedding, EmbeddingHalfVector(3, model="old", query_model="new"))
+    assert (
+        compiled(half.l2_distance(Q))
+        == f"CAST(docs.embedding AS HALFVEC(3)) <-> {ADAPTED.format('embedding', '::halfvec')}"
+    )
+    docs = Table("docs", MetaData(), Column("embedding", VECTOR(3)))
+    coerced = type_coerce(docs.c.embedding, EmbeddingVector(3, model="old", query_model="new"))
+    assert compiled(coerced.l2_distance(Q)) == f"docs.embedding <-> {ADAPTED.format('embedding', '')}"
+
+
 def statement(q: Any, entity: Any = Doc) -> Any:
     return select(entity.id).order_by(entity.embedding.cosine_distance(q)).limit(3)
 

@@ -161,10 +161,13 @@ def as_query(value: object) -> ColumnElement[Any]:
 
 def is_value(element: ColumnElement[Any]) -> bool:
     """Whether it is a value that is bound, also one that is cast: a query, where a column speaks for itself."""
-    inner: Any = element
-    while isinstance(inner, (Cast, TypeCoerce, Grouping)):
-        inner = inner.element if isinstance(inner, Grouping) else inner.clause
-    return isinstance(inner, BindParameter)
+    return isinstance(_without_casts(element), BindParameter)
+
+
+def _without_casts(element: Any) -> Any:
+    while isinstance(element, (Cast, TypeCoerce, Grouping)):
+        element = element.element if isinstance(element, Grouping) else element.clause
+    return element
 
 
 class Searched(NamedTuple):
@@ -183,7 +186,7 @@ class Searched(NamedTuple):
 
     @classmethod
     def by(cls, element: AdaptedQuery) -> Searched:
-        """Follow the column through aliases and subqueries to its table.
+        """Follow the column through aliases, subqueries and casts to its table.
 
         Raises:
             InvalidDefinition: it is not one column of one table.
@@ -193,14 +196,16 @@ class Searched(NamedTuple):
                 "adapted(…) stands where no embedding column is compared with it, or its model is not known",
                 hint='write Doc.embedding.cosine_distance(adapted(q, model="…")), the column an EmbeddingVector',
             )
-        found = [c for c in element.column.base_columns if isinstance(c, ColumnClause)]
+        # Through a cast too: EmbeddingHalfVector for an index of the column's cast.
+        searched = _without_casts(element.column)
+        found = [c for c in searched.base_columns if isinstance(c, ColumnClause)]
         table = found[0].table if len(found) == 1 else None
         if not isinstance(table, TableClause):
             raise InvalidDefinition(
                 f"{element.column} is not one column of one table, so whose vectors it holds is not known",
                 hint="take the distance from a table's column; in a union, in each of its parts",
             )
-        parent = element.column._annotations.get("parententity")
+        parent = searched._annotations.get("parententity")
         entity = parent.mapper.class_.__name__ if parent is not None else None
         return cls(entity, table, found[0].name, element.query_model)
 
