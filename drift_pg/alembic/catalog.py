@@ -87,7 +87,7 @@ class Vectors:
     Attributes:
         kind: "vector" or "halfvec"; None if the column is of another type, or does not exist.
         dimensions: of its type, or of its first vector; None if neither tells.
-        filled: whether a row has a vector.
+        filled: whether a row has a vector, as far as that matters.
     """
 
     kind: str | None = None
@@ -175,7 +175,7 @@ class Database:
         return str(found[0][0]) if found else scripts.BASE
 
     def _registry(self, query: str, table: str) -> list[Any]:
-        there = self.revision != scripts.BASE and self._rows(f"SELECT to_regclass('drift.{table}') IS NOT NULL")[0][0]  # noqa: S608 (a name of ours)
+        there = self.revision != scripts.BASE and self._rows(f"SELECT to_regclass('drift.{table}') IS NOT NULL")[0][0]
         return self._rows(query) if there else []
 
     @cached_property
@@ -217,19 +217,23 @@ class Database:
             found[key] = index
         return found
 
-    def vectors(self, place: Place) -> Vectors:
-        """What a column holds."""
+    def vectors(self, declared: Declared) -> Vectors:
+        """What a column holds, looked at if it is not what its class says: where rows have no vector that reads them all."""
+        place = self.of(declared)
         if place not in self._vectors:
-            self._vectors[place] = self._look(place)
+            kind, dimensions = self._columns.get(place, (None, None))
+            held = self.registered.get(place)
+            as_declared = dimensions == declared.dimensions and (held is None or held.model == declared.model)
+            look = kind is not None and not (dimensions and as_declared)
+            first = self._first(place, self.pgvector[0]) if look and self.pgvector else None
+            self._vectors[place] = Vectors(kind, dimensions or first, first is not None)
         return self._vectors[place]
 
-    def _look(self, place: Place) -> Vectors:
-        if place not in self._columns or self.pgvector is None:
-            return Vectors()
-        (schema, table, name), (kind, dimensions) = place, self._columns[place]
+    def _first(self, place: Place, pgvector: str) -> int | None:
+        """The dimensions of a column's first vector; None if it has none."""
+        schema, table, name = place
         column: sa.ColumnClause[Any] = sa.column(name)
         # A column without dimensions holds vectors of some: pgvector's function need not be on the search_path.
-        length: Function[int] = Function("vector_dims", column, packagenames=(self.pgvector[0],), type_=sa.Integer())
+        length: Function[int] = Function("vector_dims", column, packagenames=(pgvector,), type_=sa.Integer())
         query = sa.select(length).select_from(sa.table(table, column, schema=schema)).where(column.is_not(None))
-        first = self.connection.execute(query.limit(1)).scalar()
-        return Vectors(kind, dimensions or first, first is not None)
+        return self.connection.execute(query.limit(1)).scalar()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from alembic.operations import MigrateOperation, ops
 from alembic.util import DispatchPriority, PriorityDispatchResult
 from pgvector.sqlalchemy import HALFVEC, SPARSEVEC, VECTOR
-from sqlalchemy import Column
+from sqlalchemy import Column, Connection
 
 from drift_pg.alembic import declared
 from drift_pg.alembic.catalog import Database, VectorIndex
@@ -47,9 +47,8 @@ class Comparison:
     """
 
     def __init__(self, context: AutogenContext) -> None:
-        assert context.connection is not None  # autogenerate does not work offline
         self.context = context
-        self.database = Database(context.connection)
+        self.database = Database(cast(Connection, context.connection))  # there is one: autogenerate is not for --sql
         self.columns: list[Declared] = []
 
     def recognise_types(self) -> None:
@@ -63,8 +62,7 @@ class Comparison:
     def found(self, column: Declared) -> bool:
         """Note a declared column that exists; whether its type has to be left as it is."""
         self.columns.append(column)
-        place = self.database.of(column)
-        vectors, held = self.database.vectors(place), self.database.registered.get(place)
+        vectors, held = self.database.vectors(column), self.database.registered.get(self.database.of(column))
         return vectors.filled and (vectors.differ(column) or (held is not None and held.model != column.model))
 
     def rewrite(self, upgrade: ops.UpgradeOps) -> None:

@@ -12,15 +12,16 @@ from sqlalchemy import Column, Dialect, Index
 from sqlalchemy.sql import visitors
 from sqlalchemy.types import TypeDecorator
 
+from drift_pg.alembic import index_definition
 from drift_pg.alembic.indexes import CreateVectorIndexOp
 from drift_pg.sqlalchemy import EmbeddingHalfVector, EmbeddingVector
 
-METRICS = {"cosine": "cosine", "ip": "inner_product", "l2": "l2", "l1": "l1"}
+METRICS = {short: metric for metric, short in index_definition.METRICS.items()}
 """By the part of an operator class's name that tells it: vector_ip_ops."""
 
 OPERATOR_CLASS = re.compile(r"(?:.*\.)?(?P<kind>vector|halfvec)_(?P<metric>cosine|ip|l2|l1)_ops")
 
-OPTIONS = ("m", "ef_construction", "lists")
+OPTIONS = tuple(name for known in index_definition.DEFAULTS.values() for name in known)
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Declared:
     Attributes:
         schema: as Alembic's operations name it; None is the connection's default.
         dimensions: None if the type leaves them open.
+        query_model: the model of the queries; the column's own if the type names none.
         kind: "vector" or "halfvec".
     """
 
@@ -38,7 +40,7 @@ class Declared:
     column: str
     dimensions: int | None
     model: str
-    query_model: str | None
+    query_model: str
     metric: str
     kind: str
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +43,9 @@ registered: this fails and changes nothing. Write the class so, with the name of
 _NO_ARTIFACT = """\
 No file in {folder}/ holds an adapter from {source!r} to {target!r}: this fails until there is one.
 {how}
-Then write the SHA-256 that it prints below, in the downgrade too."""
+Then generate this revision again, or write the SHA-256 that it prints below, in the downgrade too."""
+
+_NO_DIMENSIONS = "The dimensions of {source!r} are not known without it: they stand as 0, which fails as well."
 
 _FIT = """\
     drift-pg register-model, if {source!r} is not yet registered where you fit
@@ -57,6 +58,10 @@ The adapter from {source!r} to {target!r} stays active. To take it back as well:
 arguments of the op.activate_adapter that brought it, or drift-pg deactivate."""
 
 _SEVERAL = "{count} files hold an adapter from {source!r} to {target!r}; this one is {why}."
+
+_BY_HAND = """\
+It is active in the database that this was generated from, though by no revision: there the upgrade changes
+nothing, and the downgrade takes it out of service."""
 
 
 class Plan:
@@ -109,9 +114,8 @@ class Plan:
             InvalidDefinition: a model is declared with other dimensions than it is known with.
         """
         self.declares = True
-        place = self.database.of(declared)
-        held = None if new else self.database.registered.get(place)
-        vectors = Vectors() if new else self.database.vectors(place)
+        held = None if new else self.database.registered.get(self.database.of(declared))
+        vectors = Vectors() if new else self.database.vectors(declared)
         self._require_known_dimensions(declared)
         if held is not None and (held.model == declared.model or vectors.filled):
             self._keep(declared, held, vectors)
@@ -183,60 +187,68 @@ class Plan:
         if (source, target) in self.adapters:
             return
         active = self.database.adapters.get((source, target))
-        matching = list(self._matching(source, target))
-        found = self._choose(matching, active, source, target)
-        self._register(source, found and found.adapter.source_dimensions)
-        if found is None:
-            self.adapters[source, target] = self._without_artifact(source, target, active)
-        elif active and found.adapter.checksum == active.checksum and self._relied_on(found, source, target):
+        matching = self._matching(source, target)
+        serving = [each for each in matching if active is not None and each.adapter.checksum == active.checksum]
+        if serving and self._in_history(serving):  # a downgrade of this revision must not take it away
             self.adapters[source, target] = []
+            return
+        self._register(source, matching[0].adapter.source_dimensions if matching else None)
+        if matching:
+            # Where columns are searched through the active adapter, their results are not changed on the way.
+            chosen = serving[0] if serving and self._used(source, target) else matching[0]
+            self.adapters[source, target] = self._with_artifact(chosen, source, target, active, len(matching))
         else:
-            self.adapters[source, target] = self._with_artifact(found, source, target, active, len(matching))
+            self.adapters[source, target] = self._without_artifact(source, target, active)
 
-    def _matching(self, source: str, target: str) -> Iterator[Artifact]:
+    def _matching(self, source: str, target: str) -> list[Artifact]:
         """Adapter files of these models, the newest first."""
         files = sorted(self.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in files:
-            try:
-                found = Artifact.find(path)
-                if found.models == (source, target):
-                    yield found
-            except InvalidArtifact as error:
-                log.warning("%s", error)
+        opened = (_open(path) for path in files)
+        return [found for found in opened if found is not None and found.models == (source, target)]
 
     def _used(self, source: str, target: str) -> bool:
         """Whether a column's queries go through the active adapter already."""
         return any((held.query_model, held.model) == (source, target) for held in self.database.registered.values())
 
-    def _choose(self, matching: list[Artifact], active: Active | None, source: str, target: str) -> Artifact | None:
-        if active and self._used(source, target):  # another column's results are not changed on the way
-            serving = [each for each in matching if each.adapter.checksum == active.checksum]
-            return (serving or matching or [None])[0]
-        return matching[0] if matching else None
-
-    def _relied_on(self, found: Artifact, source: str, target: str) -> bool:
-        """Whether an earlier revision brought the adapter: a downgrade of this one must not take it away."""
-        if self._used(source, target) or self.script is None:
-            return self._used(source, target)
-        paths = (Path(str(revision.path)) for revision in self.script.walk_revisions())
-        return any(found.sha256 in path.read_text("utf-8") for path in paths)
+    def _in_history(self, files: list[Artifact]) -> bool:
+        """Whether a revision names one of these files."""
+        revisions = self.script.walk_revisions() if self.script else ()
+        texts = [Path(str(revision.path)).read_text("utf-8") for revision in revisions]
+        return any(each.sha256 in text for each in files for text in texts)
 
     def _with_artifact(
         self, found: Artifact, source: str, target: str, active: Active | None, count: int
     ) -> list[MigrateOperation]:
         serving = active is not None and found.adapter.checksum == active.checksum
-        why = "the one that is active" if serving and self._used(source, target) else "the newest"
-        said = [CommentOp(_SEVERAL.format(count=count, source=source, target=target, why=why))] if count > 1 else []
+        said = []
+        if count > 1:
+            why = "active" if serving else "the newest"
+            said.append(_SEVERAL.format(count=count, source=source, target=target, why=why))
+        if serving:
+            said.append(_BY_HAND)
         path = f"{artifacts.FOLDER}/{found.path.name}"
         replaces = active.checksum if active and not serving else None
-        return [*said, ActivateAdapterOp(source, target, path, found.sha256, replaces)]
+        activation = ActivateAdapterOp(source, target, path, found.sha256, replaces)
+        return [CommentOp("\n".join(said)), activation] if said else [activation]
 
     def _without_artifact(self, source: str, target: str, active: Active | None) -> list[MigrateOperation]:
         path = f"{artifacts.FOLDER}/{_file_name(source)}-to-{_file_name(target)}.safetensors"
         how = f"    drift-pg export {active.id} {path}" if active else _FIT.format(source=source, path=path)
-        comment = _NO_ARTIFACT.format(folder=artifacts.FOLDER, source=source, target=target, how=how)
+        said = [_NO_ARTIFACT.format(folder=artifacts.FOLDER, source=source, target=target, how=how)]
+        if self.models.get(source) == 0:
+            said.append(_NO_DIMENSIONS.format(source=source))
         # What is active is what the command exports: it replaces nothing then.
-        return [CommentOp(comment), ActivateAdapterOp(source, target, path, "")]
+        return [CommentOp("\n".join(said)), ActivateAdapterOp(source, target, path, "")]
+
+
+def _open(path: Path) -> Artifact | None:
+    try:
+        found = Artifact.find(path)
+        found.adapter  # noqa: B018 (reads the file)
+    except InvalidArtifact as error:
+        log.warning("%s", error)
+        return None
+    return found
 
 
 def _file_name(model: str) -> str:
