@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +26,7 @@ T = TypeVar("T")
 DIMENSIONS = 24
 LARGE = 3072
 ROWS = 300
-DRIVERS = ("psycopg", "psycopg async", "asyncpg")
+DRIVERS = ["psycopg", "psycopg async", "asyncpg"] + (["psycopg2"] if find_spec("psycopg2") else [])
 
 
 class Base(DeclarativeBase):

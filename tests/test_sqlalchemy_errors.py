@@ -16,15 +16,9 @@ import drift_pg
 from drift_pg import DriftError, errors
 from drift_pg.sqlalchemy import EmbeddingVector, adapted, nearest
 from tests import servers
-from tests.orm import Database
+from tests.orm import DRIVERS, Database
 from tests.tables import Upgrade
 
-try:
-    import psycopg2
-except ImportError:
-    psycopg2 = None
-
-DRIVERS = ["psycopg", "psycopg async", "asyncpg"] + (["psycopg2"] if psycopg2 else [])
 Q = [1.0] * 24
 
 

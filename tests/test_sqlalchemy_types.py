@@ -107,14 +107,15 @@ def test_types_that_differ_do_not_share_compiled_statements() -> None:
     ("arguments", "message"),
     [
         ({"query_model": "new"}, "query_model 'new' is given, but not the model"),
+        ({"dimensions": "minilm"}, "dimensions are 'minilm', expected a number"),
         ({"model": "old", "metric": "euclidean"}, "metric 'euclidean' is not one of cosine, inner_product, l2, l1"),
         ({"model": "old", "adapt": "server"}, "adapt 'server' is not one of database, client"),
     ],
 )
 @pytest.mark.parametrize("kind", [EmbeddingVector, EmbeddingHalfVector])
-def test_a_definition_outside_its_limits_is_refused(kind: Any, arguments: dict[str, str], message: str) -> None:
+def test_a_definition_outside_its_limits_is_refused(kind: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidDefinition, match=message):
-        kind(3, **arguments)
+        kind(**arguments)
 
 
 def test_columns_are_created_as_pgvectors() -> None:
@@ -163,6 +164,17 @@ def test_a_query_says_otherwise_explicitly() -> None:
     for value in (bindparam("q"), literal(Q), literal(Q, VECTOR()), type_coerce(Q, VECTOR()), cast(Q, VECTOR(3))):
         assert compiled(Doc.embedding.cosine_distance(value)).startswith("docs.embedding <=> (SELECT drift.adapt_for(")
         assert "drift" not in compiled(Doc.embedding.cosine_distance(raw(value)))
+
+
+def test_expressions_are_put_in_parentheses_where_sql_needs_them() -> None:
+    one = select(Doc.plain).where(Doc.id == 1)
+    for expression in (Doc.plain + Doc.same, Doc.plain.op("!!")(Doc.same), Doc.plain == Doc.same):
+        with_raw, bare = (compiled(Doc.embedding.cosine_distance(each)) for each in (raw(expression), expression))
+        assert with_raw == bare
+    for query in (one, one.scalar_subquery()):
+        assert "<=> (SELECT docs.plain" in compiled(Doc.embedding.cosine_distance(raw(query)))
+        assert "<=> (SELECT docs.plain" in compiled(Doc.embedding.cosine_distance(query))
+        assert "drift.adapt_for((SELECT docs.plain" in compiled(Doc.embedding.cosine_distance(adapted(query)))
 
 
 @pytest.mark.parametrize("sign", SIGNS.values())
@@ -252,7 +264,7 @@ class Tables:
             conn.execute(sql.SQL("SET search_path = public, {}").format(extension))
             for model in {"new", *models.values()}:
                 drift_pg.register_model(conn, model, dimensions=3)
-            for model in set(models.values()):
+            for model in set(models.values()) - {"new"}:
                 activate(conn, self.matrix if model == "old" else -self.matrix, "new", model)
             for schema in schemas:
                 conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
@@ -333,6 +345,24 @@ def test_two_columns_of_a_table_adapt_to_their_own_models(dsn: str) -> None:
         return session.execute(select(*distances).where(Doc.id == 4)).one()
 
     assert list(Database(dsn, "psycopg").run(ask)) == pytest.approx([0, 0], abs=1e-3)
+
+
+def test_a_query_model_that_is_the_columns_own_needs_no_adapter(dsn: str) -> None:
+    tables = Tables(dsn, ["public"], {"public": "new"})
+
+    class Same(DeclarativeBase):
+        pass
+
+    class Item(Same):
+        __tablename__ = "docs"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        embedding: Mapped[Any] = mapped_column(EmbeddingVector(3, model="new", query_model="new"))
+
+    def ask(session: Session) -> Any:
+        session.execute(insert(Item), [{"id": i, "embedding": v} for i, v in enumerate(tables.new)])
+        return session.scalars(statement(tables.new[6], Item)).first()
+
+    assert Database(dsn, "psycopg").run(ask) == 6
 
 
 def test_big_integers_and_other_columns_are_left_alone() -> None:

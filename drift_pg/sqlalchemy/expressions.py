@@ -20,7 +20,8 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.elements import ClauseElement, ColumnClause, Grouping
-from sqlalchemy.sql.operators import ColumnOperators
+from sqlalchemy.sql.operators import ColumnOperators, OperatorType
+from sqlalchemy.sql.selectable import SelectBase
 from sqlalchemy.sql.visitors import InternalTraversal
 from sqlalchemy.types import NullType
 
@@ -71,6 +72,10 @@ class RawQuery(ColumnElement[Any]):
 
     def __init__(self, query: ColumnElement[Any]) -> None:
         self.query = query
+
+    def self_group(self, against: OperatorType | None = None) -> RawQuery:
+        """In parentheses, where the expression that it stands for needs them."""
+        return RawQuery(self.query.self_group(against))
 
     @property
     def _from_objects(self) -> list[FromClause]:
@@ -140,9 +145,11 @@ def raw(query: object) -> RawQuery:
 
 
 def as_element(value: object) -> ColumnElement[Any] | None:
-    """An SQL expression, mapped attributes included; None for a plain value."""
+    """An SQL expression, mapped attributes and subqueries included; None for a plain value."""
     unwrap = getattr(value, "__clause_element__", None)
     element: Any = unwrap() if unwrap else value
+    if isinstance(element, SelectBase):
+        return element.scalar_subquery()
     if isinstance(element, ClauseElement):
         return element  # type: ignore[return-value]
     # What a lambda statement puts in a variable's place: a parameter that has each call's value.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+from types import NoneType
 from typing import Any
 
 from pgvector.sqlalchemy import HALFVEC, VECTOR
@@ -81,7 +83,7 @@ class Embedding(TypeEngine[Any]):
     def _describe(
         self, dimensions: int | None, model: str | None, query_model: str | None, metric: str, adapt: str
     ) -> None:
-        _check(model, query_model, metric, adapt)
+        _check(dimensions, model, query_model, metric, adapt)
         self.dimensions = dimensions  # SQLAlchemy reads the arguments' names: for a type's cache key and its copies
         self.model = model
         self.query_model = query_model
@@ -112,11 +114,17 @@ class Embedding(TypeEngine[Any]):
 class EmbeddingVector(Embedding, VECTOR):
     """A column of type `vector` whose vectors are a model's.
 
+    With a query_model every distance from the column to a query adapts the query, by what the database has active:
+    `embedding <=> (SELECT drift.adapt_for(:q, 'query_model', 'table'::regclass, 'embedding'))`. A column on the right
+    side is taken as it is; `adapted(…)` and `raw(…)` say otherwise. It costs once for a statement, and once more
+    where a distance stands in WHERE besides. SQL that names no method or operator of this column does not adapt:
+    `text()`, `func.cosine_distance(…)`, a distance written from the query to the column, and the column cast to
+    another type than EmbeddingVector or EmbeddingHalfVector.
+
     Args:
         dimensions: of the column; None leaves them open.
         model: the registered model whose vectors the column holds; None makes it pgvector's own VECTOR.
-        query_model: the registered model that queries are embedded by. With it every distance to a query adapts:
-            `embedding <=> (SELECT drift.adapt_for(:q, 'query_model', 'table'::regclass, 'embedding'))`.
+        query_model: the registered model that queries are embedded by; it may be the model itself.
         metric: what the column is searched by: cosine, inner_product, l2 or l1.
         adapt: where queries are adapted: "database", or "client" (see `adapt_in_client`).
 
@@ -171,7 +179,11 @@ class EmbeddingHalfVector(Embedding, HALFVEC):
         self._describe(dimensions, model, query_model, metric, adapt)
 
 
-def _check(model: str | None, query_model: str | None, metric: str, adapt: str) -> None:
+def _check(dimensions: object, model: str | None, query_model: str | None, metric: str, adapt: str) -> None:
+    if not isinstance(dimensions, (Integral, NoneType)):
+        raise InvalidDefinition(
+            f"dimensions are {dimensions!r}, expected a number", hint='EmbeddingVector(384, model="…")'
+        )
     if query_model is not None and model is None:
         raise InvalidDefinition(
             f"query_model {query_model!r} is given, but not the model that the column holds",
