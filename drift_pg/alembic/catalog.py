@@ -110,7 +110,7 @@ class VectorIndex:
     kind: str
     dimensions: int | None
     plain: bool
-    options: dict[str, int] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
     def serves(self, wanted: CreateVectorIndexOp) -> bool:
         """Whether it is what a declared index asks for; its parameters may differ, since rebuilding is dear."""

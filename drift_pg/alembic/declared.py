@@ -99,7 +99,7 @@ def vector_index(
     if options["ops"] and named is None:
         return None
     half = isinstance(kind, EmbeddingHalfVector)
-    given = {name: int(value) for name, value in options["with"].items()}
+    given: dict[str, Any] = {name: int(value) for name, value in options["with"].items()}
     return CreateVectorIndexOp(
         str(operation.index_name),
         operation.table_name,

@@ -109,7 +109,7 @@ class Key:
         """Its name, such as halfvec_cosine_ops."""
         return f"{'halfvec' if self.cast else self.kind}_{self.metric}_ops"
 
-    def sql(self) -> sql.Composed:
+    def render(self) -> sql.Composed:
         """As it stands in CREATE INDEX."""
         column: sql.Composable = sql.Identifier(self.column)
         if self.cast:
@@ -127,7 +127,7 @@ def create(index: VectorIndexOperation, key: Key) -> str:
     )
     statement = sql.SQL("CREATE INDEX {}{} ON {} USING {} ({}){}").format(
         sql.SQL("CONCURRENTLY " if index.concurrently else ""), sql.Identifier(index.name), sql.SQL(index.relation),
-        sql.Identifier(index.method), key.sql(), sql.SQL(" WITH ({})").format(options) if index.parameters else sql.SQL(""),
+        sql.Identifier(index.method), key.render(), sql.SQL(" WITH ({})").format(options) if index.parameters else sql.SQL(""),
     )  # fmt: skip
     return statement.as_string(None)
 
@@ -140,7 +140,7 @@ def drop(name: str, schema: str | None, *, concurrently: bool) -> str:
 def block(body: str, **parts: object) -> str:
     """A DO block; its parts become literals, or are composed already."""
     composed = {name: part if isinstance(part, sql.Composable) else sql.Literal(part) for name, part in parts.items()}
-    text = sql.SQL(body).format(**composed).as_string(None)  # type: ignore[arg-type]  # bodies are literals of this package
+    text = sql.SQL(body).format(**composed).as_string(None)
     return "DO " + sql.Literal(text).as_string(None)
 
 
@@ -207,5 +207,5 @@ BEGIN
 END
 """,
         known=known, limit=VECTOR_LIMIT, table=index.relation, column=index.column, name=index.name,
-        condition=sql.SQL(condition), refuse=refuse, retired=retired(index),  # type: ignore[arg-type]  # a literal of index_building
+        condition=sql.SQL(condition), refuse=refuse, retired=retired(index),
     )  # fmt: skip
