@@ -28,7 +28,6 @@ from drift_pg import Adapter
 from drift_pg.sqlalchemy import EmbeddingVector, adapt_in_client
 
 DIMENSIONS = 384
-report.LIMITS.update({("compile", DIMENSIONS): 1.3, ("orm", DIMENSIONS): 1.2})
 
 PGVECTOR, DATABASE, CLIENT = "pgvector's VECTOR", "EmbeddingVector", 'EmbeddingVector(adapt="client")'
 RAW = "EmbeddingVector without a query_model"
