@@ -23,6 +23,8 @@ LIMITS = {
     ("apply", 768): 1.5,
     ("apply", 1536): 1.5,
     ("fit", 768): 3.0,
+    ("compile", 384): 1.3,
+    ("orm", 384): 1.2,
 }
 """The most that a cost may be of its baseline, by kind and dimensions."""
 

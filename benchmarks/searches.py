@@ -77,7 +77,7 @@ def register(conn: Connection, dimensions: int, adapters: Mapping[str, Adapter])
     drift_pg.register_column(conn, "docs", "embedding", model="legacy")
     for model, adapter in {"new": next(iter(adapters.values())), **adapters}.items():
         drift_pg.register_model(conn, model, dimensions=dimensions)
-        drift_pg.activate(conn, drift_pg.store(conn, adapter, source=model, target="legacy"))
+        drift_pg.activate(conn, drift_pg.store(conn, adapter, source=model, target="legacy"), force=True)
     conn.execute("VACUUM ANALYZE")  # autovacuum is off
 
 

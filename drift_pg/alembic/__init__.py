@@ -14,6 +14,12 @@ if TYPE_CHECKING:  # Alembic imports this module while it is itself being import
     from alembic.runtime.plugins import Plugin
 
 
-def setup(plugin: Plugin) -> None:  # noqa: ARG001
+def setup(plugin: Plugin) -> None:
     """Register the operations and the comparators; called by Alembic."""
-    from drift_pg.alembic import operations  # noqa: F401 (registers on import)
+    from drift_pg.alembic import comparing, indexes, operations  # noqa: F401 (operations register on import)
+
+    comparing.register(plugin)
+
+
+# Now, so that a submodule which is imported first finds Alembic complete, and does not call setup half imported.
+import alembic  # noqa: E402, F401

@@ -8,8 +8,7 @@ from alembic.operations import Operations
 from psycopg import sql
 from sqlalchemy.exc import DBAPIError
 
-from drift_pg.database.connection import as_drift_error
-from drift_pg.errors import DriftError
+import drift_pg.sqlalchemy.errors  # noqa: F401 (makes the database's errors drift_pg's)
 
 _SHOWN = 500
 """Characters of a statement that an error repeats; one that stores an adapter has millions."""
@@ -29,23 +28,7 @@ def execute(operations: Operations, statement: str) -> None:
         operations.get_bind().exec_driver_sql(statement, execution_options={"no_parameters": True})
     except DBAPIError as error:
         error.statement = error.statement and error.statement[:_SHOWN]
-        ours = drift_error(error)
-        if ours is None:
-            raise
-        raise ours from error.orig
-
-
-def drift_error(error: DBAPIError) -> DriftError | None:
-    """The error of drift_pg that a driver's error stands for; psycopg, psycopg2 and asyncpg each have their own report."""
-    original = error.orig
-    sqlstate = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
-    diagnosis = getattr(original, "diag", None)
-    if diagnosis is not None:
-        message, detail, hint = diagnosis.message_primary, diagnosis.message_detail, diagnosis.message_hint
-    else:
-        report: Any = original.__cause__ if original is not None and original.__cause__ else original
-        message, detail, hint = (getattr(report, name, None) for name in ("message", "detail", "hint"))
-    return as_drift_error(sqlstate, message or str(original), detail, hint)
+        raise
 
 
 def call(operations: Operations, function: str, *arguments: Any) -> None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pgvector import HalfVector, Vector
 from pgvector.sqlalchemy import VECTOR
-from sqlalchemy import BindParameter, ColumnElement, Dialect, FromClause, TableClause, type_coerce
+from sqlalchemy import (
+    BindParameter,
+    Cast,
+    ColumnElement,
+    Dialect,
+    FromClause,
+    TableClause,
+    TypeCoerce,
+    type_coerce,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.elements import ClauseElement, ColumnClause
+from sqlalchemy.sql.elements import ClauseElement, ColumnClause, Grouping
+from sqlalchemy.sql.operators import ColumnOperators, OperatorType
+from sqlalchemy.sql.selectable import SelectBase
 from sqlalchemy.sql.visitors import InternalTraversal
 from sqlalchemy.types import NullType
 
@@ -31,24 +43,47 @@ class QueryVector(VECTOR):
         return lambda value: quoted(_text(value)) if quoted else _text(value)
 
 
-def _text(value: Any) -> str | None:
+def _text(value: Any) -> str:
     # Its distance to everything would be NULL: rows in any order, and no error.
     if value is None:
         raise InvalidVector("a query is None", hint="embed the query first; was an empty text passed?")
-    return value.to_text() if isinstance(value, HalfVector) else Vector._to_db(value)
+    floats = (value if isinstance(value, (Vector, HalfVector)) else Vector(value)).to_list()
+    return _digits(len(floats)) % tuple(floats)
+
+
+@lru_cache(maxsize=64)
+def _digits(dimensions: int) -> str:
+    # Nine give back the same float32, and are written and read in half the time of pgvector-python's seventeen.
+    return f"[{','.join(['%.9g'] * dimensions)}]"
 
 
 QUERY = QueryVector()
 
 
-class RawQuery(BindParameter[Any]):
+_QUERY = [("query", InternalTraversal.dp_clauseelement)]
+
+
+class RawQuery(ColumnElement[Any]):
     """A query of the column's own model: what `raw` returns."""
 
+    __visit_name__ = "drift_raw_query"
     inherit_cache = True
+    _traverse_internals = _QUERY
+
+    def __init__(self, query: ColumnElement[Any]) -> None:
+        self.query = query
+
+    def self_group(self, against: OperatorType | None = None) -> RawQuery:
+        """In parentheses, where the expression that it stands for needs them."""
+        return RawQuery(self.query.self_group(against))
+
+    @property
+    def _from_objects(self) -> list[FromClause]:
+        return self.query._from_objects
 
 
 _PARTS = [
-    ("query", InternalTraversal.dp_clauseelement),
+    *_QUERY,
     ("column", InternalTraversal.dp_clauseelement),
     ("query_model", InternalTraversal.dp_string),
     ("half", InternalTraversal.dp_boolean),
@@ -100,33 +135,46 @@ def adapted(query: object, *, model: str | None = None) -> AdaptedQuery:
     return AdaptedQuery(as_query(query), model)
 
 
-def raw(query: object) -> ColumnElement[Any]:
+def raw(query: object) -> RawQuery:
     """A query that is of the column's own model already: it is not adapted.
 
     Args:
         query: (n,) floats, or an expression whose value is a vector.
     """
-    element = as_element(query)
-    return RawQuery(None, query, type_=QUERY, unique=True) if element is None else typed(element)
+    return RawQuery(as_query(query))
 
 
 def as_element(value: object) -> ColumnElement[Any] | None:
-    """An SQL expression, mapped attributes included; None for a plain value."""
+    """An SQL expression, mapped attributes and subqueries included; None for a plain value."""
     unwrap = getattr(value, "__clause_element__", None)
     element: Any = unwrap() if unwrap else value
-    return element if isinstance(element, ClauseElement) else None  # type: ignore[return-value]
+    if isinstance(element, SelectBase):
+        return element.scalar_subquery()
+    if isinstance(element, ClauseElement):
+        return element  # type: ignore[return-value]
+    # What a lambda statement puts in a variable's place: a parameter that has each call's value.
+    return type_coerce(element, QUERY) if isinstance(element, ColumnOperators) else None
 
 
 def as_query(value: object) -> ColumnElement[Any]:
     """A query as an SQL expression: a value becomes a bind parameter."""
     element = as_element(value)
-    return BindParameter(None, value, type_=QUERY, unique=True) if element is None else typed(element)
-
-
-def typed(element: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A bind parameter without a type, such as `bindparam("q")`, takes a query's."""
+    if element is None:
+        return BindParameter(None, value, type_=QUERY, unique=True)
+    # A bind parameter without a type, such as `bindparam("q")`, takes a query's.
     untyped = isinstance(element, BindParameter) and isinstance(element.type, NullType)
     return type_coerce(element, QUERY) if untyped else element
+
+
+def is_value(element: ColumnElement[Any]) -> bool:
+    """Whether it is a value that is bound, also one that is cast: a query, where a column speaks for itself."""
+    return isinstance(_without_casts(element), BindParameter)
+
+
+def _without_casts(element: Any) -> Any:
+    while isinstance(element, (Cast, TypeCoerce, Grouping)):
+        element = element.element if isinstance(element, Grouping) else element.clause
+    return element
 
 
 class Searched(NamedTuple):
@@ -145,7 +193,7 @@ class Searched(NamedTuple):
 
     @classmethod
     def by(cls, element: AdaptedQuery) -> Searched:
-        """Follow the column through aliases and subqueries to its table.
+        """Follow the column through aliases, subqueries and casts to its table.
 
         Raises:
             InvalidDefinition: it is not one column of one table.
@@ -155,20 +203,33 @@ class Searched(NamedTuple):
                 "adapted(…) stands where no embedding column is compared with it, or its model is not known",
                 hint='write Doc.embedding.cosine_distance(adapted(q, model="…")), the column an EmbeddingVector',
             )
-        found = [c for c in element.column.base_columns if isinstance(c, ColumnClause)]
+        # Through a cast too: EmbeddingHalfVector for an index of the column's cast.
+        searched = _without_casts(element.column)
+        found = [c for c in searched.base_columns if isinstance(c, ColumnClause)]
         table = found[0].table if len(found) == 1 else None
         if not isinstance(table, TableClause):
             raise InvalidDefinition(
                 f"{element.column} is not one column of one table, so whose vectors it holds is not known",
                 hint="take the distance from a table's column; in a union, in each of its parts",
             )
-        parent = element.column._annotations.get("parententity")
+        parent = searched._annotations.get("parententity")
         entity = parent.mapper.class_.__name__ if parent is not None else None
         return cls(entity, table, found[0].name, element.query_model)
+
+    def __str__(self) -> str:
+        """For an error's detail."""
+        column = f"column {self.column} of table {self.table}"
+        where = f"{self.entity}, {column}" if self.entity else column
+        return f"{where} (query_model {self.query_model!r})"
 
 
 SEARCHED = "drift_pg_searched"
 """The attribute of a compiled statement that holds what it searches."""
+
+
+@compiles(RawQuery)
+def _compile_raw(element: RawQuery, compiler: SQLCompiler, **options: Any) -> str:
+    return compiler.process(element.query, **options)
 
 
 @compiles(AdaptedQuery)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+from types import NoneType
 from typing import Any
 
 from pgvector.sqlalchemy import HALFVEC, VECTOR
-from sqlalchemy import BindParameter, ColumnElement, Float, Operators, cast
-from sqlalchemy.sql.operators import custom_op
+from sqlalchemy import ColumnElement, Float, Operators, cast
+from sqlalchemy.sql.operators import OperatorType, custom_op
 from sqlalchemy.types import TypeEngine
 
 from drift_pg.errors import InvalidDefinition
-from drift_pg.sqlalchemy.expressions import AdaptedQuery, RawQuery, as_element, as_query
+from drift_pg.sqlalchemy.client import client_query
+from drift_pg.sqlalchemy.expressions import AdaptedQuery, as_element, as_query, is_value
 
 METRICS = ("cosine", "inner_product", "l2", "l1")
 PLACES = ("database", "client")
@@ -21,55 +24,58 @@ INDEXED = 2000
 L2, INNER_PRODUCT, COSINE, L1 = (custom_op[float](sign, return_type=Float) for sign in ("<->", "<#>", "<=>", "<+>"))
 
 
+DISTANCES = {operator.opstring: operator for operator in (L2, INNER_PRODUCT, COSINE, L1)}
+
+
 class Distances(TypeEngine.Comparator[Any]):
     """pgvector's distances, of queries that are adapted as the column's type says."""
 
     def l2_distance(self, other: object, /) -> Operators:
         """Euclidean distance, `<->`."""
-        return self._distance(L2, other)
+        return self.operate(L2, other)
 
     def max_inner_product(self, other: object, /) -> Operators:
         """Negative inner product, `<#>`."""
-        return self._distance(INNER_PRODUCT, other)
+        return self.operate(INNER_PRODUCT, other)
 
     def cosine_distance(self, other: object, /) -> Operators:
         """Cosine distance, `<=>`."""
-        return self._distance(COSINE, other)
+        return self.operate(COSINE, other)
 
     def l1_distance(self, other: object, /) -> Operators:
         """Taxicab distance, `<+>`."""
-        return self._distance(L1, other)
+        return self.operate(L1, other)
 
-    def _distance(self, operator: custom_op[float], other: object) -> Operators:
+    def operate(self, op: OperatorType, *other: Any, **options: Any) -> ColumnElement[Any]:
+        """Any operator; a distance written as `Doc.embedding.op("<=>")(q)` adapts too, or it would be silently wrong."""
         kind: Any = self.type
-        if kind.model is None and not isinstance(other, AdaptedQuery):
-            return self.operate(operator, other)
-        query = _right_side(self.expr, kind, other)
+        if getattr(op, "opstring", None) not in DISTANCES or (
+            kind.model is None and not isinstance(other[0], AdaptedQuery)
+        ):
+            return super().operate(op, *other, **options)
+        query = _right_side(self.expr, kind, other[0])
         if not kind.indexed_as_half:
-            return self.operate(operator, query)
+            return super().operate(op, query, **options)
         half = HALFVEC(kind.dim)
         if not isinstance(query, AdaptedQuery):
             query = cast(query, half)
-        return cast(self.expr, half).operate(operator, query)
+        return cast(self.expr, half).operate(op, query, **options)
 
 
 def _right_side(column: ColumnElement[Any], kind: Any, other: object) -> ColumnElement[Any]:
     element = as_element(other)
     if isinstance(element, AdaptedQuery):
         return AdaptedQuery(element.query, element.query_model or kind.query_model, column, kind.half)
-    if isinstance(element, RawQuery) or not (element is None or isinstance(element, BindParameter)):
+    if element is not None and not is_value(element):
         return element
     if kind.query_model is None:
         return as_query(other)
     if kind.adapt_in == "client":
-        from drift_pg.sqlalchemy.client import client_query
-
-        bound: ColumnElement[Any] = client_query(column, other, kind.query_model)
-        return bound
+        return client_query(column, other, kind.query_model)
     return AdaptedQuery(as_query(other), kind.query_model, column, kind.half)
 
 
-class _Embedding(TypeEngine[Any]):
+class Embedding(TypeEngine[Any]):
     """What both types have: the models of the column and of its queries."""
 
     dim: int | None
@@ -77,7 +83,7 @@ class _Embedding(TypeEngine[Any]):
     def _describe(
         self, dimensions: int | None, model: str | None, query_model: str | None, metric: str, adapt: str
     ) -> None:
-        _check(model, query_model, metric, adapt)
+        _check(dimensions, model, query_model, metric, adapt)
         self.dimensions = dimensions  # SQLAlchemy reads the arguments' names: for a type's cache key and its copies
         self.model = model
         self.query_model = query_model
@@ -105,14 +111,20 @@ class _Embedding(TypeEngine[Any]):
         return f"{type(self).__name__}({', '.join(([] if self.dim is None else [repr(self.dim)]) + named)})"
 
 
-class EmbeddingVector(_Embedding, VECTOR):
+class EmbeddingVector(Embedding, VECTOR):
     """A column of type `vector` whose vectors are a model's.
+
+    With a query_model every distance from the column to a query adapts the query, by what the database has active:
+    `embedding <=> (SELECT drift.adapt_for(:q, 'query_model', 'table'::regclass, 'embedding'))`. A column on the right
+    side is taken as it is; `adapted(…)` and `raw(…)` say otherwise. It costs once for a statement, and once more
+    where a distance stands in WHERE besides. SQL that names no method or operator of this column does not adapt:
+    `text()`, `func.cosine_distance(…)`, a distance written from the query to the column, and the column cast to
+    another type than EmbeddingVector or EmbeddingHalfVector.
 
     Args:
         dimensions: of the column; None leaves them open.
         model: the registered model whose vectors the column holds; None makes it pgvector's own VECTOR.
-        query_model: the registered model that queries are embedded by. With it every distance to a query adapts:
-            `embedding <=> (SELECT drift.adapt_for(:q, 'query_model', 'table'::regclass, 'embedding'))`.
+        query_model: the registered model that queries are embedded by; it may be the model itself.
         metric: what the column is searched by: cosine, inner_product, l2 or l1.
         adapt: where queries are adapted: "database", or "client" (see `adapt_in_client`).
 
@@ -144,7 +156,7 @@ class EmbeddingVector(_Embedding, VECTOR):
         self._describe(dimensions, model, query_model, metric, adapt)
 
 
-class EmbeddingHalfVector(_Embedding, HALFVEC):
+class EmbeddingHalfVector(Embedding, HALFVEC):
     """A column of type `halfvec` whose vectors are a model's; arguments as of `EmbeddingVector`."""
 
     __module__ = "drift_pg.sqlalchemy"
@@ -167,7 +179,11 @@ class EmbeddingHalfVector(_Embedding, HALFVEC):
         self._describe(dimensions, model, query_model, metric, adapt)
 
 
-def _check(model: str | None, query_model: str | None, metric: str, adapt: str) -> None:
+def _check(dimensions: object, model: str | None, query_model: str | None, metric: str, adapt: str) -> None:
+    if not isinstance(dimensions, (Integral, NoneType)):
+        raise InvalidDefinition(
+            f"dimensions are {dimensions!r}, expected a number", hint='EmbeddingVector(384, model="…")'
+        )
     if query_model is not None and model is None:
         raise InvalidDefinition(
             f"query_model {query_model!r} is given, but not the model that the column holds",
