@@ -74,7 +74,7 @@ DECLARE
     missing text;
 BEGIN
     SELECT string_agg(t, ', ') INTO missing
-    FROM unnest(ARRAY['model', 'embedding_column', 'adapter', 'adapter_layer', 'adapter_weight', 'adapter_probe', 'evaluation', 'calibration', 'companion', 'query_log', 'event']) AS t
+    FROM unnest(ARRAY['model', 'embedding_column', 'adapter', 'adapter_layer', 'adapter_weight', 'adapter_probe', 'evaluation', 'calibration', 'companion', 'event']) AS t
     WHERE NOT (has_table_privilege('drift.' || t, 'SELECT') AND has_table_privilege('drift.' || t, 'INSERT')
                AND has_table_privilege('drift.' || t, 'UPDATE') AND has_table_privilege('drift.' || t, 'DELETE'));
     IF missing IS NOT NULL THEN

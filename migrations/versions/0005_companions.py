@@ -1,4 +1,4 @@
-"""Companion tables, calibrations and the query log: what searching in two models' vectors at once needs."""
+"""Companion tables and calibrations: what searching in two models' vectors at once needs."""
 
 from alembic import op
 
@@ -39,18 +39,6 @@ COMMENT ON COLUMN drift.calibration.residual IS 'Standard deviation of what the 
 COMMENT ON COLUMN drift.calibration.margin IS
     'Added to calibrated scores where exact ones stand beside them, so that a few rows with new vectors do not crowd out better rows without';
 
-CREATE TABLE drift.query_log (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    logged_at timestamptz NOT NULL DEFAULT now(),
-    model text NOT NULL REFERENCES drift.model ON UPDATE CASCADE ON DELETE CASCADE,
-    relation regclass NOT NULL,
-    column_name name NOT NULL,
-    query vector NOT NULL
-);
-COMMENT ON TABLE drift.query_log IS 'Queries of the new model, sampled from production: vectors only, no text and no user';
-CREATE INDEX query_log_column ON drift.query_log (relation, column_name, id);
-CREATE INDEX query_log_model ON drift.query_log (model);
-
 -- Who could look at adapters can look at these. (No format(): Alembic doubles its percent signs.)
 DO $$ DECLARE command text; BEGIN
     FOR command IN
@@ -70,7 +58,6 @@ DROP FUNCTION IF EXISTS drift.nearest(anyelement, name, vector, text, integer);
 
 def downgrade() -> None:
     op.execute("""
-DROP TABLE drift.query_log;
 DROP TABLE drift.calibration;
 DROP TABLE drift.companion;
     """)
