@@ -6,7 +6,6 @@ python -m benchmarks.cache [--json] [--repeats 500] [--dimensions 384 …]
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -162,10 +161,7 @@ def main(as_json: bool, repeats: int, dimensions: tuple[int, ...]) -> None:
         measured, about = run(dimensions, repeats)
     except ModuleNotFoundError as error:
         raise click.ClickException(f"{error}; pip install 'drift-pg[dev]'") from error
-    if as_json:
-        print(json.dumps({"about": about, "measurements": [row.as_json() for row in measured]}, indent=2))
-    else:
-        report.print_table(measured, about)
+    report.show(measured, about, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ python -m benchmarks.orm [--json] [--rows 20000] [--repeats 500]
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -197,10 +196,7 @@ def main(as_json: bool, rows: int, repeats: int) -> None:
     database and EmbeddingVector(adapt="client") in this process. "met" and "missed" refer to the project's limits.
     """
     measured, about = run(rows, repeats)
-    if as_json:
-        print(json.dumps({"about": about, "measurements": [row.as_json() for row in measured]}, indent=2))
-    else:
-        report.print_table(measured, about)
+    report.show(measured, about, as_json=as_json)
 
 
 if __name__ == "__main__":

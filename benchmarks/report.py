@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
@@ -92,6 +93,14 @@ def machine() -> dict[str, Any]:
         "blas threads": {name: os.environ[name] for name in threads if name in os.environ} or "as found",
         "load average at the start": round(os.getloadavg()[0], 2),
     }
+
+
+def show(rows: Sequence[Row], about: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the figures, for people or for a machine."""
+    if as_json:
+        print(json.dumps({"about": about, "measurements": [row.as_json() for row in rows]}, indent=2))
+    else:
+        print_table(rows, about)
 
 
 def print_table(rows: Iterable[Row], about: Mapping[str, Any]) -> None:

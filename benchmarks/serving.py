@@ -5,7 +5,6 @@ python -m benchmarks.serving [--json] [--rows 20000] [--repeats 500] [--dimensio
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -122,10 +121,7 @@ def main(as_json: bool, rows: int, repeats: int, dimensions: tuple[int, ...]) ->
         measured, about = run(rows, dimensions, repeats)
     except ModuleNotFoundError as error:
         raise click.ClickException(f"{error}; pip install 'drift-pg[dev]'") from error
-    if as_json:
-        print(json.dumps({"about": about, "measurements": [row.as_json() for row in measured]}, indent=2))
-    else:
-        report.print_table(measured, about)
+    report.show(measured, about, as_json=as_json)
 
 
 if __name__ == "__main__":

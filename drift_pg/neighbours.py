@@ -18,6 +18,9 @@ ROWS = 1024
 
 Indices = NDArray[np.int64]
 
+METRICS = ("cosine", "inner_product", "l2", "l1")
+"""What pgvector's indexes order by, and an embedding column may be searched by."""
+
 
 def nearest(queries: Float32, items: Float32, k: int, *, exclude: Indices | None = None) -> Indices:
     """The k items of largest inner product for each query, best first, ties by position.
@@ -36,11 +39,12 @@ def nearest(queries: Float32, items: Float32, k: int, *, exclude: Indices | None
         scores = queries[start : start + ROWS] @ items.T
         if exclude is not None:
             scores[np.arange(len(scores)), exclude[start : start + ROWS]] = -np.inf
-        found.append(_largest(scores, k))
+        found.append(largest(scores, k))
     return np.concatenate(found)
 
 
-def _largest(scores: Float32, k: int) -> Indices:
+def largest(scores: Float32, k: int) -> Indices:
+    """(q, k) positions of the largest of scores (q, n), best first, k ≤ n."""
     part = np.argpartition(-scores, k - 1, axis=1)[:, :k] if k < scores.shape[1] else np.argsort(-scores, axis=1)[:, :k]
     order = np.argsort(-np.take_along_axis(scores, part, 1), axis=1, kind="stable")
     return np.asarray(np.take_along_axis(part, order, 1), dtype=np.int64)

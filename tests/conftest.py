@@ -1,5 +1,6 @@
 """Fixtures: a server per worker, a database per test cloned from a template, real embeddings."""
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import psycopg
 import pytest
 
 from tests import servers
+from tests.orm import DRIVERS, Database, World
 
 QUALITY_DATA = Path(os.environ.get("DRIFT_PG_QUALITY_DATA", Path(__file__).parents[2] / "shared/data/pydocs.npz"))
 
@@ -52,6 +54,15 @@ def bare_dsn(server: str) -> Iterator[str]:
         yield name
 
 
+@pytest.fixture(autouse=True)
+def loggers() -> Iterator[None]:
+    """An env.py as Alembic's templates have it disables every logger there is: what came after would log nothing."""
+    yield
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.disabled = False
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     """Reproducible draws, for shapes and mechanics; never for claims about quality."""
@@ -69,3 +80,16 @@ def pydocs() -> dict[str, np.ndarray]:
         name: a.astype(np.float32) / np.linalg.norm(a.astype(np.float32), axis=1, keepdims=True) if a.ndim == 2 else a
         for name, a in arrays.items()
     }
+
+
+@pytest.fixture(scope="module")
+def world(server: str, template: str) -> Iterator[World]:
+    """A database that the tests of this module only read."""
+    with servers.database(server, template) as dsn:
+        yield World(dsn)
+
+
+@pytest.fixture(params=DRIVERS)
+def database(world: World, request: pytest.FixtureRequest) -> Database:
+    """It, through each driver of SQLAlchemy."""
+    return Database(world.dsn, request.param)

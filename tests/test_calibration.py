@@ -11,7 +11,8 @@ import drift_pg
 from drift_pg import Pairs, errors
 from drift_pg.adapter import Adapter
 from drift_pg.evaluation.calibration import MINIMUM, best_margin, calibrate
-from drift_pg.evaluation.mixed import METRICS, first, merged, scores
+from drift_pg.evaluation.mixed import merged, scores
+from drift_pg.neighbours import METRICS, largest
 from tests.tables import Upgrade, linear, rotation
 
 
@@ -39,7 +40,7 @@ def test_mixed_search_does_not_dip_on_real_text(pydocs: dict[str, np.ndarray]) -
     items, queries = slice(5000, 9000), pydocs["queries_minilm_l6"][:200]
     exact = scores("cosine", queries, new[items])
     bridge = scores("cosine", adapter.apply(queries), legacy[items])
-    candidates, wanted = first(bridge, 200), first(exact, 10)
+    candidates, wanted = largest(bridge, 200), largest(exact, 10)
     expected = line.expected(np.take_along_axis(bridge, candidates, 1))
     order = np.random.default_rng(0).permutation(exact.shape[1])
     curve = []
@@ -47,7 +48,7 @@ def test_mixed_search_does_not_dip_on_real_text(pydocs: dict[str, np.ndarray]) -
         known = np.zeros(exact.shape[1], bool)
         known[order[: int(share * len(order))]] = True
         curve.append(overlap(merged(exact, candidates, expected, known, 10), wanted))
-    assert curve[0] == overlap(first(bridge, 10), wanted)
+    assert curve[0] == overlap(largest(bridge, 10), wanted)
     assert all(later > earlier - 0.01 for earlier, later in pairwise(curve))
     assert curve[3] > curve[0] + 0.1
     assert curve[-1] == 1

@@ -23,22 +23,8 @@ from sqlalchemy.orm import (
 )
 
 from drift_pg.sqlalchemy import adapted, nearest, raw
-from tests import servers
-from tests.orm import DIMENSIONS, DRIVERS, LARGE, Author, Database, Doc, Large, Question, World
+from tests.orm import DIMENSIONS, LARGE, Author, Database, Doc, Large, Question, World
 from tests.tables import vector
-
-
-@pytest.fixture(scope="module")
-def world(server: str, template: str) -> Iterator[World]:
-    """A database that the tests of this module only read."""
-    with servers.database(server, template) as dsn:
-        yield World(dsn)
-
-
-@pytest.fixture(params=DRIVERS)
-def database(world: World, request: pytest.FixtureRequest) -> Database:
-    """It, through each driver."""
-    return Database(world.dsn, request.param)
 
 
 def test_results_are_those_of_the_sql_path(world: World, database: Database) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,22 +31,7 @@ from sqlalchemy.orm import (
 )
 
 from drift_pg.sqlalchemy import EmbeddingHalfVector, adapted, nearest, raw
-from tests import servers
-from tests.orm import DIMENSIONS, DRIVERS, ROWS, Article, Author, Database, Doc, Odd, World
-
-
-@pytest.fixture(scope="module")
-def world(server: str, template: str) -> Iterator[World]:
-    """A database that the tests of this module only read."""
-    with servers.database(server, template) as dsn:
-        yield World(dsn)
-
-
-@pytest.fixture(params=DRIVERS)
-def database(world: World, request: pytest.FixtureRequest) -> Database:
-    """It, through each driver."""
-    return Database(world.dsn, request.param)
-
+from tests.orm import DIMENSIONS, ROWS, Article, Author, Database, Doc, Odd, World
 
 Work = Callable[[Session, Any], list[int]]
 FORMS: dict[str, Work] = {}

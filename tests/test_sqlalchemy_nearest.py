@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,20 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, aliased, backref, m
 
 from drift_pg.errors import InvalidDefinition, NoActiveAdapter
 from drift_pg.sqlalchemy import EmbeddingVector, adapted, nearest, nearest_async, raw
-from tests import servers
-from tests.orm import DIMENSIONS, DRIVERS, Author, Database, Doc, Question, World
-
-
-@pytest.fixture(scope="module")
-def world(server: str, template: str) -> Iterator[World]:
-    """A database that the tests of this module only read."""
-    with servers.database(server, template) as dsn:
-        yield World(dsn)
-
-
-@pytest.fixture(params=DRIVERS)
-def database(world: World, request: pytest.FixtureRequest) -> Database:
-    return Database(world.dsn, request.param)
+from tests.orm import DIMENSIONS, Author, Database, Doc, Question, World
 
 
 def by_metric(metric: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -15,15 +14,13 @@ from sqlalchemy.exc import DBAPIError
 from drift_pg.alembic import index_definition as definition
 from drift_pg.alembic.index_definition import DEFAULTS, Key, VectorIndexOperation
 from drift_pg.alembic.run import execute
+from drift_pg.database.index_building import BUILT_SERIALLY, SHARED_MEMORY
 from drift_pg.errors import AlreadyRegistered, ColumnMissing, Conflict, InvalidDefinition, NotInstalled
 
 log = logging.getLogger("alembic.runtime.migration")
 
 WORKERS = "max_parallel_maintenance_workers"
 MEMORY = "maintenance_work_mem"
-
-_SEGMENT = re.compile(r"/PostgreSQL\.\d+")
-"""How a report names a segment of shared memory in every language; a full disk has the same SQLSTATE."""
 
 _COLUMN = """
 SELECT a.attname, t.typname AS kind, a.atttypmod AS dimensions, n.nspname AS place, k.nspname AS schema
@@ -160,24 +157,13 @@ def _build(operations: Operations, index: VectorIndexOperation, statement: str, 
         with nullcontext() if index.concurrently else operations.get_bind().begin_nested():
             execute(operations, statement)
     except DBAPIError as error:
-        if index.parallel_workers is not None or not _SEGMENT.search(str(error.orig)):
+        if index.parallel_workers is not None or not SHARED_MEMORY.search(str(error.orig)):
             raise
-        log.warning(
-            "index %s is built without parallel workers, which takes longer: %s. maintenance_work_mem has to fit into "
-            "/dev/shm; in a container give it more, as by docker run --shm-size",
-            index.name, str(error.orig).strip(),
-        )  # fmt: skip
+        log.warning(f"index %s is {BUILT_SERIALLY}", index.name, str(error.orig).strip())
         if index.concurrently:
             execute(operations, gone)
-        _set(operations, WORKERS, "0")
+        execute(operations, definition.setting(WORKERS, "0"))
         execute(operations, statement)
-
-
-def _set(operations: Operations, name: str, value: str) -> str:
-    """Set it for the session; what it was before."""
-    before = str(operations.get_bind().execute(sa.text("SELECT current_setting(:name)"), {"name": name}).scalar_one())
-    operations.get_bind().execute(sa.text("SELECT set_config(:name, :value, false)"), {"name": name, "value": value})
-    return before
 
 
 @contextmanager
@@ -189,12 +175,12 @@ def _settings(operations: Operations, index: VectorIndexOperation) -> Iterator[N
     try:
         for name, value in wanted.items():
             if value is not None:
-                _set(operations, name, str(value))
+                execute(operations, definition.setting(name, str(value)))
         yield
     finally:
         if index.concurrently or not _failed(operations):
             for name, value in before.items():
-                _set(operations, name, value)
+                execute(operations, definition.setting(name, value))
 
 
 def _failed(operations: Operations) -> bool:

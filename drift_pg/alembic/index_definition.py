@@ -9,8 +9,9 @@ from typing import Any
 from psycopg import sql
 
 from drift_pg.alembic.operations import ModelOperation
-from drift_pg.alembic.run import relation
+from drift_pg.alembic.run import qualified, relation
 from drift_pg.errors import InvalidDefinition
+from drift_pg.sqlalchemy.types import INDEXED
 
 METRICS = {"cosine": "cosine", "inner_product": "ip", "l2": "l2", "l1": "l1"}
 """drift_pg's metrics, and what pgvector's operator classes call them."""
@@ -18,8 +19,8 @@ METRICS = {"cosine": "cosine", "inner_product": "ip", "l2": "l2", "l1": "l1"}
 DEFAULTS = {"hnsw": {"m": 16, "ef_construction": 64}, "ivfflat": {"lists": 100}}
 """Each method's parameters, with what pgvector takes if they are not named."""
 
-VECTOR_LIMIT, HALFVEC_LIMIT = 2000, 4000
-"""The most dimensions that pgvector indexes, by type."""
+HALFVEC_LIMIT = 4000
+"""The most dimensions that pgvector indexes; above INDEXED only as halfvec."""
 
 
 @dataclass
@@ -101,7 +102,7 @@ class Key:
             raise InvalidDefinition(
                 f"index {index.name!r}: column {index.column!r} has {dimensions} dimensions, pgvector indexes at most {HALFVEC_LIMIT}"
             )
-        cast = dimensions if kind == "vector" and limited > VECTOR_LIMIT else None
+        cast = dimensions if kind == "vector" and limited > INDEXED else None
         return cls(index.column, kind, cast, METRICS[index.metric], place)
 
     @property
@@ -117,7 +118,7 @@ class Key:
         return sql.SQL("{} {}").format(column, self._named(self.operator_class))
 
     def _named(self, name: str) -> sql.Identifier:
-        return sql.Identifier(*([self.place] if self.place else []), name)
+        return qualified(name, self.place)
 
 
 def create(index: VectorIndexOperation, key: Key) -> str:
@@ -206,6 +207,6 @@ BEGIN
     EXECUTE format('ALTER INDEX %s RENAME TO %I', held.index, {retired});
 END
 """,
-        known=known, limit=VECTOR_LIMIT, table=index.relation, column=index.column, name=index.name,
+        known=known, limit=INDEXED, table=index.relation, column=index.column, name=index.name,
         condition=sql.SQL(condition), refuse=refuse, retired=retired(index),
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from alembic.operations import Operations
@@ -31,7 +30,7 @@ class CreateVectorIndexOp(VectorIndexOperation):
 
     def reverse(self) -> DropVectorIndexOp:
         """Drop it."""
-        return DropVectorIndexOp(*(getattr(self, field.name) for field in fields(self)))
+        return DropVectorIndexOp(*self.arguments)
 
 
 @Operations.register_operation("drop_vector_index")
@@ -45,7 +44,7 @@ class DropVectorIndexOp(VectorIndexOperation):
 
     def reverse(self) -> CreateVectorIndexOp:
         """Build it again."""
-        return CreateVectorIndexOp(*(getattr(self, field.name) for field in fields(self)))
+        return CreateVectorIndexOp(*self.arguments)
 
 
 @Operations.implementation_for(CreateVectorIndexOp)

@@ -24,9 +24,14 @@ log = logging.getLogger("alembic.runtime.migration")
 class ModelOperation(MigrateOperation):
     """An operation of drift_pg: a dataclass of its arguments."""
 
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """In the order of its fields; an operation and its reverse mostly have the same."""
+        return tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]  # each is a dataclass
+
     def to_diff_tuple(self) -> tuple[Any, ...]:
         """Its name and arguments, for `alembic.autogenerate.compare_metadata` and `alembic check`."""
-        return (type(self).__name__, *(getattr(self, field.name) for field in fields(self)))  # type: ignore[arg-type]  # each is a dataclass
+        return (type(self).__name__, *self.arguments)
 
 
 @Operations.register_operation("install_drift")
@@ -89,7 +94,7 @@ class RegisterEmbeddingModelOp(ModelOperation):
 
     def reverse(self) -> UnregisterEmbeddingModelOp:
         """Forget it."""
-        return UnregisterEmbeddingModelOp(self.name, self.dimensions, self.normalized)
+        return UnregisterEmbeddingModelOp(*self.arguments)
 
 
 @Operations.register_operation("unregister_embedding_model")
@@ -110,7 +115,7 @@ class UnregisterEmbeddingModelOp(ModelOperation):
 
     def reverse(self) -> RegisterEmbeddingModelOp:
         """Register it again."""
-        return RegisterEmbeddingModelOp(self.name, self.dimensions, self.normalized)
+        return RegisterEmbeddingModelOp(*self.arguments)
 
 
 @Operations.register_operation("set_embedding_model")
@@ -230,7 +235,7 @@ class ActivateAdapterOp(AdapterOperation):
 
     def reverse(self) -> DeactivateAdapterOp:
         """Back to what was active before."""
-        return DeactivateAdapterOp(*(getattr(self, field.name) for field in fields(self)))
+        return DeactivateAdapterOp(*self.arguments)
 
 
 @Operations.register_operation("deactivate_adapter")
@@ -255,7 +260,7 @@ class DeactivateAdapterOp(AdapterOperation):
 
     def reverse(self) -> ActivateAdapterOp:
         """Activate it again."""
-        return ActivateAdapterOp(*(getattr(self, field.name) for field in fields(self)))
+        return ActivateAdapterOp(*self.arguments)
 
 
 @Operations.implementation_for(InstallDriftOp)

@@ -13,7 +13,8 @@ from alembic.operations import MigrateOperation, Operations, ops
 from psycopg import sql
 
 from drift_pg.alembic import indexes, operations
-from drift_pg.alembic.run import relation
+from drift_pg.alembic.index_definition import block
+from drift_pg.alembic.run import qualified
 
 if TYPE_CHECKING:  # not there yet while Alembic imports its plugins
     from alembic.autogenerate.api import AutogenContext
@@ -81,16 +82,15 @@ class StillEmptyOp(ops.ExecuteSQLOp):
 
 def _refuse_vectors(table: str, column: str, model: str, schema: str | None) -> str:
     name = ".".join(part for part in (schema, table, column) if part)
-    body = sql.SQL(
-        "BEGIN IF EXISTS (SELECT FROM {} WHERE {} IS NOT NULL) THEN RAISE EXCEPTION USING MESSAGE = {}, HINT = {}; END IF; END"
-    ).format(
-        sql.SQL(relation(table, schema)),
-        sql.Identifier(column),
-        sql.Literal(f"{name} holds vectors, whose model cannot be changed to {model!r} and back by a revision"),
-        sql.Literal("Keep the model of the column and set its query_model: op.activate_adapter, op.set_query_model."),
+    statement = block(
+        "BEGIN IF EXISTS (SELECT FROM {relation} WHERE {column} IS NOT NULL) THEN RAISE EXCEPTION USING MESSAGE = {message}, HINT = {hint}; END IF; END",
+        relation=qualified(table, schema),
+        column=sql.Identifier(column),
+        message=f"{name} holds vectors, whose model cannot be changed to {model!r} and back by a revision",
+        hint="Keep the model of the column and set its query_model: op.activate_adapter, op.set_query_model.",
     )
     # op.execute reads :name as a parameter.
-    return ("DO " + sql.Literal(body.as_string(None)).as_string(None)).replace(":", "\\:")
+    return statement.replace(":", "\\:")
 
 
 @Operations.implementation_for(CommentOp)

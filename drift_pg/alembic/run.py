@@ -33,15 +33,15 @@ def execute(operations: Operations, statement: str) -> None:
 
 def call(operations: Operations, function: str, *arguments: Any) -> None:
     """Run `SELECT drift.function(arguments)`, each argument a literal."""
-    execute(operations, render_call(function, *arguments).as_string(None))
+    literals = sql.SQL(", ").join(sql.Literal(argument) for argument in arguments)
+    execute(operations, sql.SQL("SELECT {}({})").format(sql.Identifier("drift", function), literals).as_string(None))
 
 
-def render_call(function: str, *arguments: Any) -> sql.Composed:
-    """`SELECT drift.function(arguments)` with literals, or what is composed already."""
-    rendered = [item if isinstance(item, sql.Composable) else sql.Literal(item) for item in arguments]
-    return sql.SQL("SELECT {}({})").format(sql.Identifier("drift", function), sql.SQL(", ").join(rendered))
+def qualified(name: str, schema: str | None) -> sql.Identifier:
+    """A name in its schema; None: wherever the search_path finds it."""
+    return sql.Identifier(*([schema] if schema else []), name)
 
 
 def relation(table: str, schema: str | None) -> str:
     """A table as SQL names it, to be read as a regclass."""
-    return sql.Identifier(*([schema] if schema else []), table).as_string(None)
+    return qualified(table, schema).as_string(None)

@@ -7,7 +7,7 @@ import click
 from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.output import json_option, progress, say, show_json
 from drift_pg.database.connection import one
-from drift_pg.database.registry import ColumnName
+from drift_pg.database.registry import ColumnName, held_column
 from drift_pg.reembedding import companion as companions
 
 
@@ -142,12 +142,7 @@ def drop(column: str, yes: bool, dsn: str) -> None:
     number left: 16423.embedding
     """
     with connected(dsn) as conn:
-        number, _, rest = column.partition(".")
-        if number.isdigit():
-            relation, name = number, rest
-        else:
-            resolved = ColumnName.resolve(conn, column)
-            relation, name = resolved.relation_text, resolved.column
+        relation, name = held_column(conn, column)
         if not yes:
             click.confirm(
                 f"The new model's vectors of {column} will be lost, and embedding them cost time. Go on?", abort=True

@@ -9,6 +9,7 @@ from drift_pg.cli.output import say
 from drift_pg.database import registry
 from drift_pg.database.connection import one
 from drift_pg.database.registry import ColumnName
+from drift_pg.neighbours import METRICS
 
 
 @click.command("register-model")
@@ -46,7 +47,7 @@ def unregister_model(name: str, dsn: str) -> None:
 @click.option("--model", required=True, help="The registered model that its vectors are of.")
 @click.option(
     "--metric",
-    type=click.Choice(["cosine", "inner_product", "l2", "l1"]),
+    type=click.Choice(METRICS),
     help="How vectors are compared. Default: as the column's HNSW or IVFFlat index does.",
 )
 @dsn_option
@@ -83,12 +84,7 @@ def unregister_column(column: str, dsn: str) -> None:
     A table that was dropped has only its number left, as drift-pg status shows it: 16423.embedding
     """
     with connected(dsn) as conn:
-        number, _, rest = column.partition(".")
-        if number.isdigit():
-            registry.unregister_column(conn, number, rest)
-        else:
-            name = ColumnName.resolve(conn, column)
-            registry.unregister_column(conn, name.relation_text, name.column)
+        registry.unregister_column(conn, *registry.held_column(conn, column))
     say(f"Column {column} is forgotten.")
 
 

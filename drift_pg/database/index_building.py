@@ -22,6 +22,12 @@ log = logging.getLogger("drift_pg.index")
 SHARED_MEMORY = re.compile(r"/PostgreSQL\.\d+")
 """How a report names a segment of shared memory in every language; a full disk has the same SQLSTATE."""
 
+BUILT_SERIALLY = (
+    "built without parallel workers, which takes longer: %s. maintenance_work_mem has to fit into /dev/shm; "
+    "in a container give it more, as by docker run --shm-size"
+)
+"""A warning, of the report that named one."""
+
 POLL = 0.5
 """Seconds between two looks at how far a build is."""
 
@@ -65,10 +71,7 @@ def build(
         except psycopg.Error as error:
             if workers is not None or conn.closed or not SHARED_MEMORY.search(str(error)):
                 raise
-            log.warning(
-                "the index is built without parallel workers, which takes longer: %s. maintenance_work_mem has to "
-                "fit into /dev/shm; in a container give it more, as by docker run --shm-size", str(error).strip(),
-            )  # fmt: skip
+            log.warning(f"the index is {BUILT_SERIALLY}", str(error).strip())
             rows(conn, gone)
             _set(conn, "max_parallel_maintenance_workers", 0)
             rows(conn, statement)

@@ -55,7 +55,7 @@ def register_column(conn: Connection, relation: str, column: str, *, model: str,
 
 def unregister_column(conn: Connection, relation: str, column: str) -> None:
     """Forget an embedding column; the table is not touched. Raises UnknownColumn."""
-    name = relation if relation.isdigit() else relation_name(conn, relation)
+    name = held_name(conn, relation)
     rows(conn, "SELECT drift.unregister_column(%s::regclass, %s)", [name, column])
 
 
@@ -87,15 +87,33 @@ def relation_name(conn: Connection, relation: str) -> str:
             [relation],
         )
     except IndexError:
-        raise ColumnMissing(
-            f"there is no table {relation}",
-            hint="""name it as in SQL, with its schema: public.docs, '"Weird Docs"'""",
-        ) from None
+        raise no_table(relation) from None
     except (pg_errors.InvalidName, pg_errors.SyntaxError) as error:
         raise InvalidDefinition(
             f"{relation!r} is not the name of a table in SQL", detail=error.diag.message_primary
         ) from error
     return str(found.name)
+
+
+def no_table(relation: str) -> ColumnMissing:
+    """The error for a name that no table has."""
+    return ColumnMissing(
+        f"there is no table {relation}", hint="""name it as in SQL, with its schema: public.docs, '"Weird Docs"'"""
+    )
+
+
+def held_name(conn: Connection, relation: str) -> str:
+    """As `relation_name`; a table that was dropped has only its number left, which is taken as it is."""
+    return relation if relation.isdigit() else relation_name(conn, relation)
+
+
+def held_column(conn: Connection, text: str) -> tuple[str, str]:
+    """The table, as `held_name` takes it, and the column of what a person names: public.docs.embedding, 16423.embedding."""
+    number, _, rest = text.partition(".")
+    if number.isdigit():
+        return number, rest
+    name = ColumnName.resolve(conn, text)
+    return name.relation_text, name.column
 
 
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")

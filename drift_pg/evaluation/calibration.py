@@ -14,8 +14,8 @@ from drift_pg.adapter import Adapter, Float32
 from drift_pg.errors import NotCalibrated
 from drift_pg.evaluation.items import check_dimensions
 from drift_pg.evaluation.metrics import Float64, overlap_at, recall_at
-from drift_pg.evaluation.mixed import METRICS, first, merged, scores
-from drift_pg.neighbours import Indices
+from drift_pg.evaluation.mixed import merged, scores
+from drift_pg.neighbours import METRICS, Indices, largest
 from drift_pg.pairs import Pairs
 
 FIRST, PART = 200, 5
@@ -140,7 +140,7 @@ class _Sample:
             asked = asked[: max(MINIMUM, DIFFERENCES // (new.size + legacy.size))]
         exact, bridge = scores(metric, new[asked], new), scores(metric, adapter.apply(new[asked]), legacy)
         exact[asked, asked] = bridge[asked, asked] = -np.inf
-        candidates = first(bridge, min(FIRST, max(10, len(new) // PART)))
+        candidates = largest(bridge, min(FIRST, max(10, len(new) // PART)))
         return cls(exact, candidates, np.take_along_axis(bridge, candidates, 1))
 
     def line(self, metric: str) -> Calibration:
@@ -169,7 +169,7 @@ class _Sample:
         """
         expected = line.expected(self.bridge) + margin
         k = min(10, self.candidates.shape[1])
-        wanted, items = first(self.exact, k), self.exact.shape[1]
+        wanted, items = largest(self.exact, k), self.exact.shape[1]
         place = np.random.default_rng(seed).permutation(items)
         found = [merged(self.exact, self.candidates, expected, place < round(f * items), k) for f in COVERAGE]
         return np.array([recall_at(p, wanted[:, 0], k).mean() + overlap_at(p, wanted, k).mean() for p in found]) / 2

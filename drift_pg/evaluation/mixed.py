@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 from drift_pg.adapter import Float32
 from drift_pg.errors import InvalidInput
 from drift_pg.evaluation.metrics import Float64
-from drift_pg.neighbours import Indices, directions
-
-METRICS = ("cosine", "inner_product", "l2", "l1")
+from drift_pg.neighbours import METRICS, Indices, directions, largest
 
 
 def scores(metric: str, queries: Float32, items: Float32) -> Float32:
@@ -33,13 +31,6 @@ def scores(metric: str, queries: Float32, items: Float32) -> Float32:
     raise InvalidInput(f"the metric is {metric!r}, expected one of {', '.join(METRICS)}")
 
 
-def first(scored: Float32, n: int) -> Indices:
-    """(q, n) positions of the largest of scores (q, items), best first."""
-    found = np.argpartition(-scored, n - 1, axis=1)[:, :n]
-    order = np.argsort(-np.take_along_axis(scored, found, 1), axis=1, kind="stable")
-    return np.asarray(np.take_along_axis(found, order, 1), dtype=np.int64)
-
-
 def merged(exact: Float32, candidates: Indices, expected: Float64, known: NDArray[np.bool_], k: int) -> Indices:
     """(q, k) positions: the rows with new vectors nearest by them, and the bridge's candidates without, in one order.
 
@@ -52,7 +43,7 @@ def merged(exact: Float32, candidates: Indices, expected: Float64, known: NDArra
         known: (n,) which rows have new vectors.
         k: how many.
     """
-    nearest = first(np.where(known, exact, -np.inf), k)
+    nearest = largest(np.where(known, exact, -np.inf), k)
     scored = np.hstack(
         [
             np.where(known[nearest], np.take_along_axis(exact, nearest, 1), -np.inf),

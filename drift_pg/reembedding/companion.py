@@ -10,7 +10,7 @@ from psycopg import sql
 
 from drift_pg.database import index_building
 from drift_pg.database.connection import Connection, one, rows
-from drift_pg.database.registry import relation_name
+from drift_pg.database.registry import held_name, relation_name
 from drift_pg.embedding import Progress
 from drift_pg.errors import AlreadyRegistered, Conflict, InvalidDefinition
 
@@ -77,8 +77,7 @@ def drop_companion(conn: Connection, relation: str, column: str) -> None:
 
     A table that was dropped is named by its number, as `drift-pg status` shows it.
     """
-    name = relation if relation.isdigit() else relation_name(conn, relation)
-    rows(conn, "SELECT drift.drop_companion(%s::regclass, %s)", [name, column])
+    rows(conn, "SELECT drift.drop_companion(%s::regclass, %s)", [held_name(conn, relation), column])
 
 
 def coverage(conn: Connection, relation: str, column: str) -> Coverage:

@@ -23,8 +23,9 @@ from psycopg.types.json import Jsonb
 from drift_pg.adapter import Float32
 from drift_pg.database.adapters import texts as vectors_as_text
 from drift_pg.database.connection import Connection, Query, translated
+from drift_pg.database.registry import no_table
 from drift_pg.embedding import Embedder
-from drift_pg.errors import ColumnMissing, InvalidDefinition, InvalidVector
+from drift_pg.errors import InvalidDefinition, InvalidVector
 from drift_pg.reembedding.embedding_calls import Call
 
 log = logging.getLogger("drift_pg.search")
@@ -188,10 +189,7 @@ async def search_async(
 def _steps(request: _Request) -> _Steps:
     here = yield _Ask(_TABLE, [request.relation])
     if not here:
-        raise ColumnMissing(
-            f"there is no table {request.relation}",
-            hint="""name it as in SQL, with its schema: public.docs, '"Weird Docs"'""",
-        )
+        raise no_table(request.relation)
     table = sql.Identifier(here[0].schema, here[0].name)
     place: list[object] = [table.as_string(None), request.column]
     asked: list[object] = [vectors_as_text(request.query[None])[0], request.query_model]

@@ -23,7 +23,7 @@ from drift_pg.adapter import Float32
 from drift_pg.database.adapters import texts
 from drift_pg.database.cache import AdapterCache
 from drift_pg.errors import DriftError, InvalidDefinition, InvalidVector
-from drift_pg.sqlalchemy.expressions import AdaptedQuery, QueryVector, Searched, as_element, as_query
+from drift_pg.sqlalchemy.expressions import AdaptedQuery, QueryVector, Searched, as_element, as_query, require_query
 
 _ATTRIBUTE = "drift_pg_cache"
 """Of an engine's dialect: the only thing of an engine that a bind parameter's type is shown."""
@@ -128,9 +128,7 @@ def _adapted(dialect: Dialect, key: tuple[str, ...], query: ArrayLike) -> Float3
 
 
 def _floats(value: Any) -> Float32:
-    # Its distance to everything would be NULL: rows in any order, and no error.
-    if value is None:
-        raise InvalidVector("a query is None", hint="embed the query first; was an empty text passed?")
+    require_query(value)
     if isinstance(value, str):
         value = Vector.from_text(value)
     if isinstance(value, (Vector, HalfVector)):

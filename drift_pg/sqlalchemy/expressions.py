@@ -43,10 +43,14 @@ class QueryVector(VECTOR):
         return lambda value: quoted(_text(value)) if quoted else _text(value)
 
 
-def _text(value: Any) -> str:
-    # Its distance to everything would be NULL: rows in any order, and no error.
+def require_query(value: object) -> None:
+    """Refuse None: its distance to everything would be NULL, rows in any order, and no error."""
     if value is None:
         raise InvalidVector("a query is None", hint="embed the query first; was an empty text passed?")
+
+
+def _text(value: Any) -> str:
+    require_query(value)
     floats = (value if isinstance(value, (Vector, HalfVector)) else Vector(value)).to_list()
     return _digits(len(floats)) % tuple(floats)
 

@@ -12,10 +12,10 @@ from sqlalchemy.sql.operators import OperatorType, custom_op
 from sqlalchemy.types import TypeEngine
 
 from drift_pg.errors import InvalidDefinition
+from drift_pg.neighbours import METRICS
 from drift_pg.sqlalchemy.client import client_query
 from drift_pg.sqlalchemy.expressions import AdaptedQuery, as_element, as_query, is_value
 
-METRICS = ("cosine", "inner_product", "l2", "l1")
 PLACES = ("database", "client")
 
 INDEXED = 2000
