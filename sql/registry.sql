@@ -43,6 +43,7 @@ SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
     users text;
+    logged bigint;
 BEGIN
     PERFORM drift.require_administration();
     PERFORM drift.model_dimensions(name);
@@ -58,11 +59,13 @@ BEGIN
             MESSAGE = format('model %L is in use by %s', name, users),
             HINT = 'Remove those first: drift.unregister_column(relation, column), drift.drop_adapter(id).';
     END IF;
+    SELECT count(*) INTO logged FROM drift.query_log l WHERE l.model = unregister_model.name;
     DELETE FROM drift.model m WHERE m.name = unregister_model.name;
-    INSERT INTO drift.event (action, subject) VALUES ('unregister_model', name);
+    INSERT INTO drift.event (action, subject, details) VALUES ('unregister_model', name, jsonb_build_object('logged_queries', logged));
 END
 $$;
-COMMENT ON FUNCTION drift.unregister_model(text) IS 'Forgets a model that no column and no adapter uses.';
+COMMENT ON FUNCTION drift.unregister_model(text) IS
+    'Forgets a model that no column and no adapter uses, with its logged queries; drift.event has how many there were.';
 
 
 CREATE OR REPLACE FUNCTION drift.require_administration()
@@ -74,7 +77,7 @@ DECLARE
     missing text;
 BEGIN
     SELECT string_agg(t, ', ') INTO missing
-    FROM unnest(ARRAY['model', 'embedding_column', 'adapter', 'adapter_layer', 'adapter_weight', 'adapter_probe', 'evaluation', 'calibration', 'companion', 'event']) AS t
+    FROM unnest(ARRAY['model', 'embedding_column', 'adapter', 'adapter_layer', 'adapter_weight', 'adapter_probe', 'evaluation', 'calibration', 'companion', 'query_log', 'event']) AS t
     WHERE NOT (has_table_privilege('drift.' || t, 'SELECT') AND has_table_privilege('drift.' || t, 'INSERT')
                AND has_table_privilege('drift.' || t, 'UPDATE') AND has_table_privilege('drift.' || t, 'DELETE'));
     IF missing IS NOT NULL THEN
@@ -247,6 +250,8 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
+DECLARE
+    logged bigint;
 BEGIN
     PERFORM drift.require_administration();
     IF EXISTS (SELECT FROM drift.companion c WHERE c.relation = unregister_column.relation AND c.column_name = unregister_column.embedding_column) THEN
@@ -255,17 +260,20 @@ BEGIN
             MESSAGE = format('column %I of %s has a companion table', embedding_column, relation),
             HINT = format('Its vectors are lost if you drop it: SELECT drift.drop_companion(%L, %L);', relation::text, embedding_column);
     END IF;
+    SELECT count(*) INTO logged FROM drift.query_log l
+    WHERE l.relation = unregister_column.relation AND l.column_name = unregister_column.embedding_column;
     DELETE FROM drift.embedding_column c
     WHERE c.relation = unregister_column.relation AND c.column_name = unregister_column.embedding_column;
     IF NOT FOUND THEN
         PERFORM drift.refuse_column(relation, embedding_column);
     END IF;
-    INSERT INTO drift.event (action, subject) VALUES ('unregister_column', format('%s.%I', relation, embedding_column));
+    INSERT INTO drift.event (action, subject, details)
+    VALUES ('unregister_column', format('%s.%I', relation, embedding_column), jsonb_build_object('logged_queries', logged));
     PERFORM pg_notify('drift_adapter', 'unregister_column');
 END
 $$;
 COMMENT ON FUNCTION drift.unregister_column(regclass, name) IS
-    'Forgets an embedding column; the table itself is not touched. A dropped table is named by its number, as drift.columns shows it.';
+    'Forgets an embedding column, with its logged queries (drift.event has how many there were); the table itself is not touched. A dropped table is named by its number, as drift.columns shows it.';
 
 
 CREATE OR REPLACE FUNCTION drift.refresh_column(relation regclass, embedding_column name)

@@ -1,4 +1,4 @@
-"""Companion tables and calibrations: what searching in two models' vectors at once needs."""
+"""Companion tables and calibrations, which searching in two models' vectors at once needs; and a log of queries."""
 
 from alembic import op
 
@@ -39,12 +39,25 @@ COMMENT ON COLUMN drift.calibration.residual IS 'Standard deviation of what the 
 COMMENT ON COLUMN drift.calibration.margin IS
     'Added to calibrated scores where exact ones stand beside them, so that a few rows with new vectors do not crowd out better rows without';
 
+CREATE TABLE drift.query_log (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    logged_at timestamptz NOT NULL DEFAULT now(),
+    model text NOT NULL REFERENCES drift.model ON UPDATE CASCADE ON DELETE CASCADE,
+    relation regclass NOT NULL,
+    column_name name NOT NULL,
+    query vector NOT NULL,
+    FOREIGN KEY (relation, column_name) REFERENCES drift.embedding_column ON DELETE CASCADE
+);
+COMMENT ON TABLE drift.query_log IS
+    'A sample of real queries, as vectors alone: to fit and to evaluate by, and to choose what is re-embedded first. drift.log_query writes it and keeps it small';
+CREATE INDEX query_log_newest ON drift.query_log (relation, column_name, model, id);
+
 -- Who could look at adapters can look at these. (No format(): Alembic doubles its percent signs.)
 DO $$ DECLARE command text; BEGIN
     FOR command IN
         SELECT 'GRANT ' || a.privilege_type || ' ON ' || t || ' TO '
                || CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
-        FROM pg_class c, aclexplode(c.relacl) a, unnest(ARRAY['drift.companion', 'drift.calibration']) AS t
+        FROM pg_class c, aclexplode(c.relacl) a, unnest(ARRAY['drift.companion', 'drift.calibration', 'drift.query_log']) AS t
         WHERE c.oid = 'drift.adapter'::regclass AND a.grantee <> c.relowner
     LOOP
         EXECUTE command;
@@ -58,6 +71,7 @@ DROP FUNCTION IF EXISTS drift.nearest(anyelement, name, vector, text, integer);
 
 def downgrade() -> None:
     op.execute("""
+DROP TABLE drift.query_log;
 DROP TABLE drift.calibration;
 DROP TABLE drift.companion;
     """)
