@@ -25,7 +25,19 @@ from drift_pg.errors import DriftError
 from drift_pg.evaluation import Evaluation, evaluate
 from drift_pg.families import fit
 from drift_pg.pairs import Pairs
-from drift_pg.reembedding import build_index, coverage, create_companion, drop_companion, search, search_async
+from drift_pg.reembedding import (
+    QueryLog,
+    build_index,
+    coverage,
+    create_companion,
+    drop_companion,
+    log_query,
+    read_query_log,
+    search,
+    search_async,
+    touched,
+    trim_query_log,
+)
 
 __all__ = [
     "Adapter",
@@ -33,6 +45,7 @@ __all__ = [
     "Evaluation",
     "Layer",
     "Pairs",
+    "QueryLog",
     "activate",
     "build_index",
     "compose",
@@ -48,6 +61,8 @@ __all__ = [
     "latest_evaluation",
     "load",
     "load_by_id",
+    "log_query",
+    "read_query_log",
     "register_column",
     "register_model",
     "search",
@@ -55,6 +70,8 @@ __all__ = [
     "set_query_model",
     "store",
     "store_evaluation",
+    "touched",
+    "trim_query_log",
     "unregister_column",
     "unregister_model",
     "upgrade",

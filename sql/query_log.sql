@@ -84,7 +84,7 @@ COMMENT ON FUNCTION drift.trim_query_log(integer, interval) IS
 
 
 CREATE OR REPLACE FUNCTION drift.touched(relation regclass, embedding_column name, query_model text, n integer DEFAULT 200, queries integer DEFAULT 1000)
-RETURNS TABLE (key jsonb, touches bigint, nearest bigint)
+RETURNS TABLE (key jsonb, touches bigint)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
@@ -100,17 +100,18 @@ BEGIN
     PERFORM drift.check_query_model(this, query_model);
     before := drift.widen_search(n);
     RETURN QUERY EXECUTE format(
-        'WITH logged AS MATERIALIZED ('
-        'SELECT drift.adapt_for(l.query, $1, $2, $3) AS adapted FROM drift.query_log l '
-        'WHERE l.relation = $2 AND l.column_name = $3 AND l.model = $1 ORDER BY l.id DESC LIMIT $5) '
-        'SELECT jsonb_build_array(%1$s), count(*), min(b.place) FROM logged q CROSS JOIN LATERAL ('
-        'SELECT f.*, row_number() OVER () AS place FROM (SELECT %2$s FROM %3$s t ORDER BY %4$s LIMIT $4) AS f) AS b '
-        'GROUP BY %5$s ORDER BY %6$s, %5$s',
+        'WITH logged AS (SELECT l.id, l.query FROM drift.query_log l '
+        'WHERE l.relation = $2 AND l.column_name = $3 AND l.model = $1 ORDER BY l.id DESC LIMIT $5), '
+        'asked AS MATERIALIZED (SELECT drift.adapt_for(l.query, $1, $2, $3) AS adapted, count(*) AS times, '
+        'row_number() OVER (ORDER BY count(*) DESC, max(l.id) DESC) AS turn FROM logged l GROUP BY l.query) '
+        'SELECT jsonb_build_array(%1$s), sum(b.times)::bigint FROM (SELECT q.turn, q.times, f.* FROM asked q CROSS JOIN LATERAL ('
+        'SELECT n.*, row_number() OVER () AS place FROM (SELECT %2$s FROM %3$s t ORDER BY %4$s LIMIT $4) AS n) AS f) AS b '
+        'GROUP BY %5$s ORDER BY min(b.turn * $4 + b.place)',
         drift.key_list(this, 'b.key%2$s::text', ', '), drift.key_list(this, 't.%1$I AS key%2$s', ', '), relation,
-        drift.legacy_distance(held, 'q.adapted'), drift.key_list(this, 'b.key%2$s', ', '), 'sum(1.0 / b.place) DESC')
+        drift.legacy_distance(held, 'q.adapted'), drift.key_list(this, 'b.key%2$s', ', '))
     USING query_model, relation, embedding_column, n, queries;
     PERFORM drift.restore_search(before.ef_search, before.iterative_scan);
 END
 $$;
 COMMENT ON FUNCTION drift.touched(regclass, name, text, integer, integer) IS
-    'Which rows to embed first: all that are among the bridge''s first n for one of the newest logged queries, the most wanted first. touches: for how many of the queries; nearest: its best place. drift.claim takes the keys, and leaves out rows that have a vector.';
+    'Which rows to embed first: all that are among the bridge''s first n for one of the newest logged queries. The query that was asked most often (of these, last) comes first, its nearest row first, so that whole answers become known, one by one. touches: how many logged queries want the row. drift.claim takes the keys, and leaves out rows that have a vector.';

@@ -41,7 +41,7 @@ def connector(dsn: str) -> Connect:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
         raise InvalidDefinition(
-            "the DSN of an adapter cache cannot be read",
+            "the DSN cannot be read",
             hint="write it for libpq: postgresql://user@host/database (no +psycopg), or host=… dbname=…",
         ) from None
     conninfo = make_conninfo(dsn, **{name: value for name, value in _DEFAULTS.items() if name not in given})

@@ -1,0 +1,370 @@
+"""The query log: what is kept, how it stays small, who may, and the hook that samples without slowing or failing."""
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+import numpy as np
+import psycopg
+import pytest
+from psycopg import sql
+
+import drift_pg
+from drift_pg import QueryLog, errors
+from drift_pg.database.connection import translated
+from drift_pg.reembedding import query_sampling
+from drift_pg.reembedding.query_log import query_log_status
+from tests.tables import make_docs
+from tests.test_cache import in_child
+from tests.test_rerank import Mixed, as_role
+
+WHERE = ("docs", "embedding")
+KEEP = b"INSERT INTO drift.query_log (logged_at, model, relation, column_name, query) "
+
+
+@pytest.fixture
+def column(conn: psycopg.Connection) -> psycopg.Connection:
+    """A registered column, and models of three dimensions."""
+    make_docs(conn, np.eye(3))
+    for model in ("legacy", "new", "newer"):
+        drift_pg.register_model(conn, model, dimensions=3)
+    drift_pg.register_column(conn, *WHERE, model="legacy")
+    return conn
+
+
+def log(conn: psycopg.Connection, query: list[float], model: str = "new") -> bool:
+    return drift_pg.log_query(conn, *WHERE, query, model=model)
+
+
+def read(conn: psycopg.Connection, **options) -> list[list[float]]:
+    return drift_pg.read_query_log(conn, *WHERE, **{"model": "new", **options}).tolist()
+
+
+def test_what_was_logged_is_read_newest_first_and_nothing_else_is_kept(column: psycopg.Connection) -> None:
+    queries = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    assert all(log(column, query) for query in queries)
+    log(column, [1, 2, 3], model="newer")
+    assert np.array_equal(read(column), queries[::-1])
+    assert np.array_equal(read(column, limit=2), queries[:2:-1])
+    assert read(column, model="newer") == [[1, 2, 3]]
+    assert drift_pg.read_query_log(column, *WHERE, model="legacy").shape == (0, 3)
+    names = [
+        name
+        for (name,) in column.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = 'drift.query_log'::regclass AND attnum > 0"
+        )
+    ]
+    assert names == ["id", "logged_at", "model", "relation", "column_name", "query"]
+
+
+def test_parts_do_not_share_a_query(column: psycopg.Connection) -> None:
+    for i in range(60):
+        log(column, [1, i % 20, 0])
+    fit, evaluate = ({tuple(q) for q in read(column, part=part)} for part in ("fit", "evaluate"))
+    assert fit
+    assert evaluate
+    assert not fit & evaluate
+    assert len(fit | evaluate) == 20
+    assert len(read(column, part="fit")) + len(read(column, part="evaluate")) == 60
+
+
+REFUSED = [
+    (("docs", "embedding", [1, 2], "new"), errors.WrongDimensions, "2 dimensions"),
+    (("docs", "embedding", [[1, 2, 3]], "new"), errors.InvalidVector, "shape .1, 3."),
+    (("docs", "embedding", [0, 0, 0], "new"), errors.InvalidVector, "direction|length"),
+    (("docs", "embedding", [1, 2, 3], "nope"), errors.UnknownModel, "'nope'"),
+    (("docs", "nope", [1, 2, 3], "new"), errors.UnknownColumn, "nope"),
+    (("nope", "embedding", [1, 2, 3], "new"), errors.ColumnMissing, "nope"),
+]
+
+
+def test_what_is_refused(column: psycopg.Connection) -> None:
+    for (relation, name, query, model), error, match in REFUSED:
+        with pytest.raises(error, match=match):
+            drift_pg.log_query(column, relation, name, query, model=model)
+    assert read(column) == []
+    for refused, options in ((errors.UnknownModel, {"model": "nope"}), (errors.InvalidDefinition, {"limit": -1})):
+        with pytest.raises(refused):
+            read(column, **options)
+    with pytest.raises(errors.UnknownColumn):
+        drift_pg.read_query_log(column, "docs", "body", model="new")
+    for options in ({"keep": -1}, {"days": -1}):
+        with pytest.raises(errors.InvalidDefinition, match="negative"):
+            drift_pg.trim_query_log(column, **options)
+    with translated(), pytest.raises(psycopg.Error, match="must not be NULL"):
+        column.execute("SELECT drift.log_query(NULL, 'new', 'docs', 'embedding')")
+
+
+def test_trimming_keeps_the_newest_of_each_column_and_model(column: psycopg.Connection) -> None:
+    for i in range(1, 6):
+        log(column, [i, 0, 0])
+        log(column, [i, 1, 0], model="newer")
+    column.execute("UPDATE drift.query_log SET logged_at = now() - interval '40 days' WHERE query::text = '[5,1,0]'")
+    assert drift_pg.trim_query_log(column) == 1
+    assert drift_pg.trim_query_log(column, keep=2) == 5
+    assert read(column) == [[5, 0, 0], [4, 0, 0]]
+    assert read(column, model="newer") == [[4, 1, 0], [3, 1, 0]]
+    assert drift_pg.trim_query_log(column, days=0) == 4
+
+
+def test_logging_trims_by_itself(column: psycopg.Connection) -> None:
+    column.execute(
+        KEEP
+        + b"SELECT now() - interval '40 days', 'new', 'docs', 'embedding', '[1,2,3]'::extensions.vector FROM generate_series(1, 50)"
+    )
+    column.execute("SELECT setseed(0.5)")  # of random(): one call in a hundred trims
+    for _ in range(30):
+        column.execute("SELECT drift.log_query('[1,2,3]', 'new', 'docs', 'embedding') FROM generate_series(1, 20)")
+    assert 600 <= len(read(column)) < 650
+
+
+def test_trimming_waits_for_nobody(column: psycopg.Connection, dsn: str) -> None:
+    for i in range(1, 4):
+        log(column, [i, 0, 0])
+    with psycopg.connect(dsn) as other:
+        other.execute("DELETE FROM drift.query_log WHERE query::text = '[1,0,0]'")
+        column.execute("SET lock_timeout = '500ms'")
+        assert drift_pg.trim_query_log(column, keep=1) == 1
+
+
+def test_a_role_that_may_only_insert_logs_until_the_log_is_full(column: psycopg.Connection, dsn: str) -> None:
+    reader = (
+        "GRANT USAGE ON SCHEMA drift, extensions TO {role}",
+        "GRANT SELECT ON drift.model, drift.embedding_column TO {role}",
+    )
+    with psycopg.connect(dsn, autocommit=True) as admin, as_role(column, *reader) as role:
+        with pytest.raises(errors.PermissionDenied) as refused:
+            log(column, [1, 2, 3])
+        assert refused.value.hint == f'GRANT INSERT ON drift.query_log TO "{role}";'
+        admin.execute(sql.SQL("GRANT INSERT ON drift.query_log TO {}").format(sql.Identifier(role)))
+        assert log(column, [1, 2, 3])
+        with pytest.raises(errors.PermissionDenied, match="lacks SELECT on"):
+            query_log_status(column)
+        with pytest.raises(errors.PermissionDenied, match="lacks SELECT, UPDATE, DELETE"):
+            drift_pg.trim_query_log(column)
+        admin.execute("SET session_replication_role = replica")  # or each row is looked up by two foreign keys
+        rows = b"SELECT now(), 'new', 'docs'::regclass, 'embedding', '[1,2,3]'::extensions.vector FROM generate_series(1, 100000)"
+        admin.execute(KEEP + rows)
+        admin.execute("SELECT pg_stat_force_next_flush()")
+        assert soon(lambda: not log(column, [1, 2, 3]))
+        admin.execute(sql.SQL("GRANT SELECT, UPDATE, DELETE ON drift.query_log TO {}").format(sql.Identifier(role)))
+        assert log(column, [1, 2, 3])
+
+
+def test_a_renamed_table_keeps_its_log_and_unregistering_forgets_it_and_says_so(column: psycopg.Connection) -> None:
+    for model in ("new", "newer"):
+        log(column, [1, 2, 3], model=model)
+    column.execute('ALTER TABLE docs RENAME TO "Weird ""Table %s"')
+    relation = '"Weird ""Table %s"'
+    assert len(drift_pg.read_query_log(column, relation, "embedding", model="new")) == 1
+    drift_pg.unregister_model(column, "newer")
+    assert [(found.relation, found.model, found.queries) for found in query_log_status(column)] == [
+        (relation, "new", 1)
+    ]
+    (number,) = column.execute("SELECT relation::oid::text FROM drift.query_log").fetchone()
+    column.execute('DROP TABLE "Weird ""Table %s"')
+    assert query_log_status(column)[0].relation == number
+    drift_pg.unregister_column(column, number, "embedding")
+    assert query_log_status(column) == []
+    events = column.execute("SELECT action, details FROM drift.event ORDER BY id DESC LIMIT 2").fetchall()
+    assert events == [("unregister_column", {"logged_queries": 1}), ("unregister_model", {"logged_queries": 1})]
+
+
+def test_touched_rows_come_in_the_order_of_whole_answers(conn: psycopg.Connection, rng: np.random.Generator) -> None:
+    mixed = Mixed(conn, rng)
+    conn.execute("SET enable_seqscan = off; SET hnsw.ef_search = 400")
+    assert drift_pg.touched(conn, *WHERE, model="new") == []
+    for i in (0, 1, 2, 1):
+        log(conn, mixed.new[i])
+    found = [int(key) for (key,) in drift_pg.touched(conn, *WHERE, model="new", n=50)]
+    answers = [mixed.search(mixed.new[i], 50) for i in (1, 2, 0)]  # twice; last; before
+    assert found == list(dict.fromkeys(chain(*answers)))
+    assert len(found) > 60
+    newest = drift_pg.touched(conn, *WHERE, model="new", n=50, queries=1)
+    assert [int(key) for (key,) in newest] == answers[0]
+    touches = conn.execute(
+        "SELECT touches FROM drift.touched('docs', 'embedding', 'new', 50) WHERE key = %s::jsonb",
+        [f'["{answers[0][0]}"]'],
+    )
+    assert touches.fetchone()[0] == sum(
+        (answers[0][0] in answer) * times for answer, times in zip(answers, (2, 1, 1), strict=True)
+    )
+    claimed = conn.execute("SELECT key FROM drift.claim('docs', 'embedding', %s)", [psycopg.types.json.Jsonb(newest)])
+    assert [int(key) for ((key,),) in claimed] == answers[0]
+    assert conn.execute("SHOW hnsw.ef_search").fetchone() == ("400",)
+    with pytest.raises(errors.InvalidDefinition):
+        drift_pg.touched(conn, *WHERE, model="new", n=0)
+    with pytest.raises(errors.NoCompanion):
+        drift_pg.touched(conn, *WHERE, model="legacy")
+
+
+def soon(done: Callable[[], bool], within: float = 10.0) -> bool:
+    until = time.monotonic() + within
+    while not done():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.fixture
+def query_log(column: psycopg.Connection, dsn: str) -> Iterator[QueryLog]:
+    with QueryLog(dsn, sample=1) as made:
+        yield made
+
+
+def hook(query_log: QueryLog, query: object = (1, 2, 3), **names: str) -> None:
+    query_log.log(query, **{"model": "new", "relation": "public.docs", "column": "embedding", **names})
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "drift_pg query log"]
+
+
+def test_the_hook_writes_beside_the_application(query_log: QueryLog, column: psycopg.Connection) -> None:
+    query = np.array([1, 2, 3], np.float64)
+    hook(query_log, query)
+    query[:] = 0  # the application goes on with its array
+    assert soon(lambda: query_log.logged == 1)
+    assert read(column) == [[1, 2, 3]]
+    assert query_log.close()
+    assert threads() == []
+    hook(query_log)
+    assert (query_log.closed, query_log.logged, query_log.dropped) == (True, 1, 1)
+    assert query_log.close()
+
+
+def test_closing_writes_what_waits(query_log: QueryLog, column: psycopg.Connection) -> None:
+    for i in range(1, 101):
+        hook(query_log, [i, 0, 0])
+    assert query_log.close()
+    assert (query_log.logged, query_log.dropped) == (100, 0)
+    assert read(column) == [[i, 0, 0] for i in range(100, 0, -1)]
+
+
+def test_what_cannot_be_kept_is_counted_and_raises_nothing(query_log: QueryLog, column: psycopg.Connection) -> None:
+    for query in ("no vector", None, [[1, 2, 3]], [1, 2], [0, 0, 0], [1, 2, np.nan], object()):
+        hook(query_log, query)
+    for names in ({"model": "nope"}, {"column": "nope"}, {"relation": "nope"}, {"relation": '"'}):
+        hook(query_log, **names)
+    hook(query_log)
+    assert soon(lambda: query_log.logged == 1)
+    assert query_log.dropped == 11
+    assert read(column) == [[1, 2, 3]]
+
+
+def test_a_sample_is_taken(column: psycopg.Connection, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for share in (0.0, 0.3):
+        draws = iter(np.linspace(0, 1, 100, endpoint=False)).__next__
+        monkeypatch.setattr(query_sampling.random, "random", draws)
+        with QueryLog(dsn, sample=share) as query_log:
+            for _ in range(100):
+                hook(query_log)
+            assert bool(threads()) == bool(share)  # no sample, no connection
+        assert query_log.logged == round(100 * share)
+
+
+@pytest.mark.parametrize("options", [{"sample": -0.1}, {"sample": 1.1}, {"capacity": 0}])
+def test_a_hook_out_of_its_limits_is_refused(options: dict) -> None:
+    with pytest.raises(errors.InvalidDefinition, match="expected"):
+        QueryLog("", **options)
+    with pytest.raises(errors.InvalidDefinition) as refused:
+        QueryLog("postgresql://me:secret@host:port word/app")
+    assert "secret" not in str(refused.value)
+
+
+def test_a_connection_that_is_cut_loses_no_query(query_log: QueryLog, column: psycopg.Connection, caplog) -> None:
+    hook(query_log)
+    assert soon(lambda: query_log.logged == 1)
+    for i in range(2):
+        assert cut(column) == 1
+        hook(query_log, [i, 1, 1])
+        assert soon(lambda i=i: query_log.logged == 2 + i, 0.4)  # sooner than the first pause
+    assert query_log.dropped == 0
+    assert caplog.records == []
+
+
+def cut(conn: psycopg.Connection) -> int:
+    found = conn.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        "AND query LIKE '%%drift.log_query%%' AND backend_type = 'client backend'"
+    )
+    return len(found.fetchall())
+
+
+def test_a_database_that_is_away_and_comes_back(
+    column: psycopg.Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    monkeypatch.setattr(query_sampling, "FIRST_PAUSE", 0.01)
+    away, asked = threading.Event(), []
+    away.set()
+
+    def connect() -> psycopg.Connection:
+        asked.append(1)
+        if away.is_set():
+            raise OSError("postgresql://me:secret@host is away")
+        return psycopg.connect(dsn)
+
+    with caplog.at_level(logging.DEBUG, "drift_pg.query_log"), QueryLog(connect, sample=1, capacity=5) as query_log:
+        for i in range(1, 30):
+            hook(query_log, [i, 0, 0])
+        assert soon(lambda: len(asked) > 2)
+        assert 29 - 6 <= query_log.dropped <= 29 - 5  # five wait, and one may be in hand
+        away.clear()
+        assert soon(lambda: query_log.logged + query_log.dropped == 29)
+        assert query_log.close()
+    assert [1, 0, 0] in read(column)
+    assert "no queries are logged" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_closing_does_not_wait_for_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    query_log = QueryLog("host=127.0.0.1 port=1", sample=1)
+    for _ in range(3):
+        hook(query_log)
+    began = time.monotonic()
+    assert not query_log.close()
+    assert time.monotonic() - began < 1.9
+    assert (query_log.logged, query_log.dropped) == (0, 3)
+
+
+def test_logging_does_not_wait_for_a_lock(query_log: QueryLog, column: psycopg.Connection, dsn: str) -> None:
+    with psycopg.connect(dsn) as other:
+        other.execute("LOCK drift.query_log IN ACCESS EXCLUSIVE MODE")
+        began = time.monotonic()
+        for _ in range(100):
+            hook(query_log)
+        assert time.monotonic() - began < 0.5
+        assert not query_log.close(0.1)
+    assert query_log.dropped >= 98
+    assert soon(lambda: threads() == [])  # its last query was written, or not, once the lock was gone
+
+
+def test_a_forked_child_logs_over_a_connection_of_its_own(query_log: QueryLog, column: psycopg.Connection) -> None:
+    hook(query_log)
+    assert soon(lambda: query_log.logged == 1)
+
+    def child() -> int:
+        fresh = query_log.logged == 0
+        hook(query_log, [2, 2, 2])
+        return 0 if fresh and query_log.close() and query_log.logged == 1 else 1
+
+    assert in_child(child) == 0
+    hook(query_log, [3, 3, 3])
+    assert soon(lambda: query_log.logged == 2)
+    assert read(column) == [[3, 3, 3], [2, 2, 2], [1, 2, 3]]
+    assert query_log.dropped == 0
+    query_log.close()
+    assert in_child(lambda: 0 if query_log.closed else 1) == 0
+
+
+def test_a_forgotten_hook_ends_its_thread(column: psycopg.Connection, dsn: str) -> None:
+    query_log = QueryLog(dsn, sample=1)
+    hook(query_log)
+    del query_log
+    gc.collect()
+    assert soon(lambda: threads() == [])
+    assert read(column) == [[1, 2, 3]]
