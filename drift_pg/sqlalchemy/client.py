@@ -23,7 +23,15 @@ from drift_pg.adapter import Float32
 from drift_pg.database.adapters import texts
 from drift_pg.database.cache import AdapterCache
 from drift_pg.errors import DriftError, InvalidDefinition, InvalidVector
-from drift_pg.sqlalchemy.expressions import AdaptedQuery, QueryVector, Searched, as_element, as_query, require_query
+from drift_pg.sqlalchemy.expressions import (
+    AdaptedQuery,
+    QueryVector,
+    Searched,
+    as_element,
+    as_query,
+    note_query,
+    require_query,
+)
 
 _ATTRIBUTE = "drift_pg_cache"
 """Of an engine's dialect: the only thing of an engine that a bind parameter's type is shown."""
@@ -58,12 +66,13 @@ def adapt_in_client(engine: Engine | AsyncEngine, cache: AdapterCache | None = N
     if not isinstance(dialect, PGDialect):
         raise InvalidDefinition(f"the engine's database is {dialect.name}, pgvector is PostgreSQL's")
     if cache is None:
-        cache = getattr(dialect, _ATTRIBUTE, None) or AdapterCache(_dsn(engine.url))
+        cache = getattr(dialect, _ATTRIBUTE, None) or AdapterCache(dsn_of(engine.url))
     setattr(dialect, _ATTRIBUTE, cache)
     return cache
 
 
-def _dsn(url: URL) -> str:
+def dsn_of(url: URL) -> str:
+    """For libpq, of an engine's URL; raises InvalidDefinition if libpq has no such options."""
     if url.get_driver_name() == "asyncpg":
         known = {_ASYNCPG[name]: value for name, value in url.query.items() if name in _ASYNCPG}
         url = url.set(query=known)
@@ -74,7 +83,7 @@ def _dsn(url: URL) -> str:
     except psycopg.ProgrammingError:
         raise InvalidDefinition(
             f"libpq cannot read the options in the engine's URL: {', '.join(sorted(url.query))}",
-            hint='make the cache yourself: adapt_in_client(engine, AdapterCache("postgresql://…"))',
+            hint="give what connects by itself: adapt_in_client(engine, AdapterCache(…)), log_queries(engine, QueryLog(…))",
         ) from None
 
 
@@ -100,7 +109,7 @@ class ClientQuery(QueryVector):
 
         def process(value: Any) -> str:
             try:
-                return texts(_adapted(dialect, key, _floats(value))[None])[0]
+                return texts(_adapted(dialect, key, floats(value))[None])[0]
             except DriftError as error:
                 error.detail = "\n".join(p for p in (error.detail, f"The query was for {self.searched}.") if p)
                 raise
@@ -127,7 +136,8 @@ def _adapted(dialect: Dialect, key: tuple[str, ...], query: ArrayLike) -> Float3
     return apply(query)
 
 
-def _floats(value: Any) -> Float32:
+def floats(value: Any) -> Float32:
+    """A query of any kind that pgvector takes, (m,); raises InvalidVector if it is none."""
     require_query(value)
     if isinstance(value, str):
         value = Vector.from_text(value)
@@ -167,13 +177,13 @@ def client_query(column: ColumnElement[Any], value: object, query_model: str) ->
             hint='pass the vector (statements are cached all the same), or use adapt="database"',
         )
     searched = Searched.by(AdaptedQuery(as_query(value), query_model, column))
-    relation = _PLAIN.identifier_preparer.format_table(searched.table)
+    relation = PLAIN.identifier_preparer.format_table(searched.table)
     kind = ClientQuery(query_model, relation, searched.column, str(searched))
     return ClientOperand(BindParameter(None, value, type_=kind, unique=True), searched)
 
 
 _dialect: Any = PGDialect  # which has no type hints
-_PLAIN = _dialect(paramstyle="named")
+PLAIN = _dialect(paramstyle="named")
 """Quotes names as SQL has them: no percent sign doubled for a driver."""
 
 
@@ -185,4 +195,6 @@ def _compile(element: ClientOperand, compiler: SQLCompiler, **options: Any) -> s
             detail=f"The query was for {element.searched}.",
             hint='use adapt="database", which follows schema_translate_map',
         )
-    return compiler.process(element.bind, **options)
+    query = compiler.process(element.bind, **options)
+    note_query(compiler, element.searched, element.bind)
+    return query

@@ -177,7 +177,10 @@ def is_value(element: ColumnElement[Any]) -> bool:
 
 def _without_casts(element: Any) -> Any:
     while isinstance(element, (Cast, TypeCoerce, Grouping)):
-        element = element.element if isinstance(element, Grouping) else element.clause
+        if isinstance(element, TypeCoerce):
+            element = element.typed_expression  # what is compiled: of a parameter a clone
+        else:
+            element = element.element if isinstance(element, Grouping) else element.clause
     return element
 
 
@@ -231,6 +234,17 @@ SEARCHED = "drift_pg_searched"
 """The attribute of a compiled statement that holds what it searches."""
 
 
+ASKED = "drift_pg_asked"
+"""The attribute of a compiled statement that holds which parameters are queries, by (Searched, the parameter's name)."""
+
+
+def note_query(compiler: SQLCompiler, searched: Searched, query: ColumnElement[Any]) -> None:
+    """Remember, once its SQL is made, that a value is a query of a newer model: `log_queries` looks for it."""
+    name = compiler.bind_names.get(_without_casts(query))
+    if name is not None:  # not a column of queries, nor a literal in the SQL
+        compiler.__dict__.setdefault(ASKED, []).append((searched, name))
+
+
 @compiles(RawQuery)
 def _compile_raw(element: RawQuery, compiler: SQLCompiler, **options: Any) -> str:
     return compiler.process(element.query, **options)
@@ -243,6 +257,7 @@ def _compile(element: AdaptedQuery, compiler: SQLCompiler, **options: Any) -> st
     relation = _relation(compiler, searched.table)
     names = f"{_literal(compiler, searched.query_model)}, {relation}, {_literal(compiler, searched.column)}"
     query = compiler.process(element.query, **options)
+    note_query(compiler, searched, element.query)
     return f"(SELECT drift.adapt_for({query}, {names}){'::halfvec' if element.half else ''})"
 
 
