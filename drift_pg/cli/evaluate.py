@@ -15,6 +15,7 @@ from drift_pg.cli.cache import cache_option, embedded
 from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.figures import show_evaluation
 from drift_pg.cli.output import json_option, note, progress, say, show_json
+from drift_pg.cli.query_log import logged_option, logged_queries
 from drift_pg.database.adapters import load_by_id
 from drift_pg.database.connection import Connection, one
 from drift_pg.database.evaluations import search_keys, store_evaluation
@@ -38,6 +39,7 @@ class Request:
     test_pairs: Path
     corpus: Path | None
     queries: Path | None
+    logged_queries: int | None
     embed: str | None
     legacy_embed: str | None
     column: str | None
@@ -81,6 +83,7 @@ class Asked:
     type=click.Path(path_type=Path),
     help='JSON lines: {"query": text} or {"vector": […]}, with "relevant": {key: grade} or [key, …] where it is known.',
 )
+@logged_option
 @click.option("--embed", metavar="MODULE:FUNCTION", help="The new model, for queries that are texts.")
 @click.option("--legacy-embed", metavar="MODULE:FUNCTION", help="The old model: tells what staying with it is worth.")
 @click.option("--column", help="Search again through this registered column's real index, over the whole table.")
@@ -147,7 +150,9 @@ def subject_of(wanted: Request) -> Subject:
 
 
 def asked_of(wanted: Request, subject: Subject) -> Asked:
-    """The queries of the file, embedded where they are texts."""
+    """The queries of the file, embedded where they are texts, or the logged ones."""
+    if wanted.logged_queries:
+        return Asked(_logged(wanted, subject, wanted.logged_queries))
     if wanted.queries is None:
         if wanted.embed or wanted.legacy_embed:
             raise click.UsageError("--embed and --legacy-embed embed queries: give --queries")
@@ -165,6 +170,18 @@ def asked_of(wanted: Request, subject: Subject) -> Asked:
         dimensions = subject.adapter.target_dimensions
         return Asked(new, file.labelled, _embedded(wanted, file.texts, wanted.legacy_embed, subject.target, dimensions))
     return Asked(new, file.labelled, legacy)
+
+
+def _logged(wanted: Request, subject: Subject, limit: int) -> Float32:
+    if wanted.queries or wanted.embed or wanted.legacy_embed:
+        raise click.UsageError(
+            "--logged-queries are vectors, and take the place of --queries, --embed and --legacy-embed"
+        )
+    if subject.source is None or wanted.column is None:
+        raise click.UsageError("--logged-queries needs an ADAPTER by its id, and --column, whose queries they are")
+    with connected(wanted.dsn) as conn:
+        column = EmbeddingColumn.find(conn, wanted.column)
+        return logged_queries(conn, column.name, subject.source, limit, "evaluate")
 
 
 def _embedded(wanted: Request, texts: Sequence[str], reference: str, model: str | None, dimensions: int) -> Float32:

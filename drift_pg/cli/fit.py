@@ -18,6 +18,7 @@ from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.figures import show_evaluation
 from drift_pg.cli.gathering import Gathered, Request, gather
 from drift_pg.cli.output import json_option, note, progress, say, show_json, show_table
+from drift_pg.cli.query_log import logged_option
 from drift_pg.database import adapters
 from drift_pg.database.evaluations import store_evaluation
 from drift_pg.evaluation import ReembeddingCost, evaluate, reembedding_cost
@@ -49,6 +50,7 @@ from drift_pg.evaluation import ReembeddingCost, evaluate, reembedding_cost
     type=click.Path(path_type=Path),
     help='Real queries to learn from, as JSON lines: {"query": text} or {"vector": […]}, by the new model alone.',
 )
+@logged_option
 @click.option(
     "--test-pairs",
     default=1000,
@@ -130,6 +132,7 @@ def fit(
                 "target": target,
                 "family": family,
                 "pairs": len(pairs),
+                "queries": adapter.details["queries"],
                 "seconds": seconds,
                 "candidates": adapter.details.get("candidates"),
                 "evaluation": evaluation and evaluation.as_dict(),

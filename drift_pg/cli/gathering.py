@@ -16,6 +16,7 @@ from drift_pg.adapter import Float32
 from drift_pg.cli.cache import embedded
 from drift_pg.cli.connect import connected
 from drift_pg.cli.output import note
+from drift_pg.cli.query_log import logged_queries
 from drift_pg.database.connection import one
 from drift_pg.database.registry import EmbeddingColumn
 from drift_pg.database.sampling import Sample, draw, table_size
@@ -37,6 +38,7 @@ class Request:
     pairs: int
     pairs_file: Path | None
     query_log: Path | None
+    logged_queries: int | None
     test_pairs: int
     seconds: float | None
     force_training: bool
@@ -93,6 +95,8 @@ def gather(wanted: Request) -> Gathered:
         click.UsageError: neither a file of pairs nor what sampling needs is named.
         WrongDimensions: the pairs' are not the models'.
     """
+    if wanted.query_log and wanted.logged_queries:
+        raise click.UsageError("give --query-log or --logged-queries, not both")
     with connected(wanted.dsn) as conn:
         column = EmbeddingColumn.find(conn, wanted.column)
         dimensions = int(one(conn, "SELECT drift.model_dimensions(%s) AS n", [wanted.query_model]).n)
@@ -100,6 +104,7 @@ def gather(wanted: Request) -> Gathered:
         raise InvalidInput(
             f"column {column.name} holds vectors of {wanted.query_model!r} already, which needs no adapter"
         )
+    log = _query_log(wanted, column, dimensions)  # refused before rows are drawn
     pace = Pace()
     pairs = Pairs.load(wanted.pairs_file) if wanted.pairs_file else _sampled(wanted, column, dimensions, pace)
     if (pairs.source_dimensions, pairs.target_dimensions) != (dimensions, column.dimensions):
@@ -108,7 +113,6 @@ def gather(wanted: Request) -> Gathered:
             f"models {wanted.query_model!r} and {column.model!r} have {dimensions} and {column.dimensions}",
             hint="source is the new model, target the legacy one",
         )
-    log = _query_log(wanted, dimensions)
     return Gathered(column.model, *_divided(pairs, wanted), log, _rows(wanted, column) if pace.rate else 0, pace.rate)
 
 
@@ -142,8 +146,11 @@ def _embedded(wanted: Request, texts: list[str], dimensions: int, what: str, pac
     )
 
 
-def _query_log(wanted: Request, dimensions: int) -> Any:
-    """(q, m) vectors of the query log, None if there is none."""
+def _query_log(wanted: Request, column: EmbeddingColumn, dimensions: int) -> Any:
+    """(q, m) vectors of the query log, None if none is to be used."""
+    if wanted.logged_queries:
+        with connected(wanted.dsn) as conn:
+            return logged_queries(conn, column.name, wanted.query_model, wanted.logged_queries, "fit")
     if wanted.query_log is None:
         return None
     file = QueryFile.load(wanted.query_log)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import psycopg
 
-from drift_pg.cli import adapters, companion, evaluate, fit, nearest, registry, report, schema
+from drift_pg.cli import adapters, companion, evaluate, fit, nearest, query_log, registry, report, schema
 from drift_pg.cli.output import show_error
 from drift_pg.errors import DriftError
 
@@ -60,6 +60,6 @@ def main() -> None:
     """
 
 
-for module in (schema, registry, fit, evaluate, report, adapters, companion, nearest):
+for module in (schema, registry, fit, evaluate, report, adapters, companion, query_log, nearest):
     for command in module.COMMANDS:
         main.add_command(command)

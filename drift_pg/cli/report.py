@@ -139,9 +139,9 @@ def _name(wanted: evaluating.Request, subject: evaluating.Subject) -> str:
 def _queries(wanted: evaluating.Request, asked: evaluating.Asked) -> Queries | None:
     from drift_pg.report.page import Queries
 
-    if wanted.queries is None:
+    if asked.queries is None:
         return None
-    return Queries(asked.queries, QueryFile.load(wanted.queries).texts)
+    return Queries(asked.queries, QueryFile.load(wanted.queries).texts if wanted.queries else None)
 
 
 def _curve(
