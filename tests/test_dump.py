@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import psycopg
 
+import drift_pg
 from drift_pg.database.status import status
 from tests import servers
 from tests.tables import Upgrade, vector
@@ -23,6 +24,7 @@ def test_searches_give_the_same_rows_after_a_restore(
 ) -> None:
     upgrade = Upgrade(conn, rng).activate()
     before = results(conn, upgrade.new[:20])
+    drift_pg.log_query(conn, "docs", "embedding", upgrade.new[0], model="new")
     programs = servers.programs(postgresql)
     subprocess.run([programs / "pg_dump", "--format=custom", f"--file={tmp_path / 'dump'}", dsn], check=True)
     with servers.database(server) as copy:
@@ -30,3 +32,4 @@ def test_searches_give_the_same_rows_after_a_restore(
         with psycopg.connect(copy, autocommit=True) as restored:
             assert results(restored, upgrade.new[:20]) == before
             assert status(restored).healthy
+            assert len(drift_pg.read_query_log(restored, "docs", "embedding", model="new")) == 1

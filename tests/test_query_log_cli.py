@@ -98,7 +98,7 @@ def test_fit_learns_from_the_other_four_fifths(cli, conn: psycopg.Connection, pa
     fill(conn, 60)
     shown = len(drift_pg.read_query_log(conn, *WHERE, model="new", part="fit"))
     arguments = ("fit", "--column", COLUMN, "--query-model", "new", "--pairs-file", pairs)
-    training = ("--force-training", "--seconds", "1", "--json")
+    training = ("--family", "mixture", "--force-training", "--seconds", "0.5", "--json")
     assert json.loads(cli(*arguments, "--logged-queries", "1000", *training).stdout)["queries"] == shown
     assert 40 < shown < 60
     refused = cli(*arguments, "--logged-queries", "10", "--query-log", pairs, exits=2).output

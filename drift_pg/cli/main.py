@@ -51,6 +51,7 @@ def main() -> None:
       drift-pg activate 1                               serves at once; `deactivate` is the way back
       drift-pg companion create public.docs.embedding --model new --text body
                                                         where the new model's own vectors are kept
+      drift-pg query-log status                         real queries that were kept, to fit and to evaluate by
       drift-pg status                                   exit code 1 if anything is wrong
 
     The database is named by --dsn, DRIFT_PG_DSN, or libpq's own PGHOST, PGDATABASE, … and ~/.pgpass.

@@ -99,8 +99,13 @@ def search_keys(
     Raises:
         InvalidDefinition: the table has no primary key to name its rows by.
     """
+    # A percent sign in a name would be read as a parameter's.
+    key, table = (
+        [part.replace("%", "%%") for part in names]
+        for names in (_primary_key(conn, column), (column.name.schema, column.name.table))
+    )
     statement = sql.SQL("SELECT {} AS key FROM drift.nearest(NULL::{}, %s::name, %s, %s, %s::integer) t").format(
-        key_text(_primary_key(conn, column)), column.name.relation
+        key_text(key), sql.Identifier(*table)
     )
     found = []
     for done, vector in enumerate(vectors.tolist(), 1):

@@ -29,7 +29,7 @@ def register_model(conn: Connection, name: str, *, dimensions: int, normalized: 
 
 
 def unregister_model(conn: Connection, name: str) -> None:
-    """Forget a model that nothing uses; raises UnknownModel or StillInUse."""
+    """Forget a model that nothing uses, with its logged queries; raises UnknownModel or StillInUse."""
     rows(conn, "SELECT drift.unregister_model(%s)", [name])
 
 
@@ -54,7 +54,7 @@ def register_column(conn: Connection, relation: str, column: str, *, model: str,
 
 
 def unregister_column(conn: Connection, relation: str, column: str) -> None:
-    """Forget an embedding column; the table is not touched. Raises UnknownColumn."""
+    """Forget an embedding column, with its logged queries; the table is not touched. Raises UnknownColumn."""
     name = held_name(conn, relation)
     rows(conn, "SELECT drift.unregister_column(%s::regclass, %s)", [name, column])
 

@@ -71,11 +71,12 @@ def read_query_log(
     if limit is not None and limit < 0:
         raise InvalidDefinition(f"limit is {limit}, expected 0 or more")
     name = relation_name(conn, relation)
+    rows(conn, _MAY_READ)
     dimensions = one(conn, "SELECT drift.model_dimensions(%s) AS dimensions", [model]).dimensions
     rows(conn, "SELECT drift.searched_column(%s::regclass, %s)", [name, column])
     found = rows(
         conn,
-        sql.SQL(_READ).format(send=sql.Identifier(vector_schema(conn), "vector_send")),
+        sql.SQL(_READ).format(send=sql.Identifier(vector_schema(conn).replace("%", "%%"), "vector_send")),
         [name, column, model, part, part, limit],
     )
     vectors = [np.frombuffer(row.query, ">f4", offset=4) for row in found]
@@ -143,10 +144,11 @@ class Logged:
 
 def query_log_status(conn: Connection) -> list[Logged]:
     """What is logged, per column and model. Raises PermissionDenied."""
-    rows(conn, "SELECT drift.require_query_log('{SELECT}')")
+    rows(conn, _MAY_READ)
     return [Logged(**row._asdict()) for row in rows(conn, _STATUS)]
 
 
+_MAY_READ = "SELECT drift.require_query_log('{SELECT}')"
 _READ = """
 SELECT {send}(l.query) AS query FROM drift.query_log l
 WHERE l.relation = %s::regclass AND l.column_name = %s AND l.model = %s AND (%s::text IS NULL
