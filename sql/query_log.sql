@@ -39,7 +39,9 @@ BEGIN
         PERFORM drift.refuse_column(relation, embedding_column);
     ELSIF has_table_privilege('drift.query_log', 'SELECT') AND has_table_privilege('drift.query_log', 'DELETE')
           AND has_table_privilege('drift.query_log', 'UPDATE') THEN
-        IF random() < 0.01 THEN  -- so the log stays small with no job of its own
+        -- So the log stays small with no job of its own. A stricter isolation could not delete what another has deleted.
+        IF current_setting('transaction_isolation') = 'read committed'
+           AND (random() < 0.001 OR (SELECT l.logged_at FROM drift.query_log l ORDER BY l.id LIMIT 1) < now() - interval '31 days') THEN
             PERFORM drift.trim_query_log();
         END IF;
     ELSIF pg_stat_get_live_tuples('drift.query_log'::regclass) >= 100000 THEN
@@ -51,7 +53,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION drift.log_query(vector, text, regclass, name) IS
-    'Keeps a query''s vector, with its model, its column and the time; no text and no user. INSERT on drift.query_log suffices. If the role may also SELECT, UPDATE and DELETE, one call in a hundred trims the log (drift.trim_query_log); if not, the call returns false and keeps nothing once the log has 100,000 rows.';
+    'Keeps a query''s vector, with its model, its column and the time; no text and no user. INSERT on drift.query_log suffices. If the role may also SELECT, UPDATE and DELETE, one call in a thousand, and each that finds a query older than 31 days, trims the log (drift.trim_query_log); if not, the call returns false and keeps nothing once the log has 100,000 rows.';
 
 
 CREATE OR REPLACE FUNCTION drift.trim_query_log(keep integer DEFAULT 10000, older_than interval DEFAULT '30 days')

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,6 @@ from tests.test_cache import in_child
 from tests.test_rerank import Mixed, as_role
 
 WHERE = ("docs", "embedding")
-KEEP = b"INSERT INTO drift.query_log (logged_at, model, relation, column_name, query) "
 
 
 @pytest.fixture
@@ -110,15 +110,36 @@ def test_trimming_keeps_the_newest_of_each_column_and_model(column: psycopg.Conn
     assert drift_pg.trim_query_log(column, days=0) == 4
 
 
+def fill(conn: psycopg.Connection, count: int, age: str = "0") -> None:
+    """At once: a hundred thousand rows are not looked up by two foreign keys each."""
+    with conn.transaction():
+        conn.execute("SET LOCAL session_replication_role = replica")
+        conn.execute(
+            "INSERT INTO drift.query_log (logged_at, model, relation, column_name, query) "
+            "SELECT now() - %s::interval, 'new', 'docs'::regclass, 'embedding', '[1,2,3]'::extensions.vector FROM generate_series(1, %s)",
+            [age, count],
+        )
+
+
 def test_logging_trims_by_itself(column: psycopg.Connection) -> None:
-    column.execute(
-        KEEP
-        + b"SELECT now() - interval '40 days', 'new', 'docs', 'embedding', '[1,2,3]'::extensions.vector FROM generate_series(1, 50)"
-    )
-    column.execute("SELECT setseed(0.5)")  # of random(): one call in a hundred trims
-    for _ in range(30):
-        column.execute("SELECT drift.log_query('[1,2,3]', 'new', 'docs', 'embedding') FROM generate_series(1, 20)")
-    assert 600 <= len(read(column)) < 650
+    fill(column, 50, "40 days")
+    fill(column, 10_020)
+    log(column, [1, 2, 3])
+    assert len(read(column)) == 10_001  # ten thousand, and the one that trimmed
+    log(column, [1, 2, 3])
+    assert len(read(column)) == 10_002  # the oldest is young: not each call trims
+    column.execute(SEED)
+    log(column, [1, 2, 3])
+    assert len(read(column)) == 10_001
+    column.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    column.execute(SEED)
+    log(column, [1, 2, 3])
+    assert len(read(column)) == 10_002
+
+
+SEED = """SELECT setseed((SELECT s FROM (SELECT s, setseed(s) AS seeded, random() AS r FROM generate_series(0, 1, 0.0001::float8::numeric)
+                                         AS g (n), LATERAL (SELECT n::float8 AS s) AS f OFFSET 0) AS drawn WHERE r < 0.001 LIMIT 1))"""
+"""After it the next random() is one in a thousand."""
 
 
 def test_trimming_waits_for_nobody(column: psycopg.Connection, dsn: str) -> None:
@@ -145,9 +166,7 @@ def test_a_role_that_may_only_insert_logs_until_the_log_is_full(column: psycopg.
             query_log_status(column)
         with pytest.raises(errors.PermissionDenied, match="lacks SELECT, UPDATE, DELETE"):
             drift_pg.trim_query_log(column)
-        admin.execute("SET session_replication_role = replica")  # or each row is looked up by two foreign keys
-        rows = b"SELECT now(), 'new', 'docs'::regclass, 'embedding', '[1,2,3]'::extensions.vector FROM generate_series(1, 100000)"
-        admin.execute(KEEP + rows)
+        fill(admin, 100_000)
         admin.execute("SELECT pg_stat_force_next_flush()")
         assert soon(lambda: not log(column, [1, 2, 3]))
         admin.execute(sql.SQL("GRANT SELECT, UPDATE, DELETE ON drift.query_log TO {}").format(sql.Identifier(role)))
@@ -256,15 +275,34 @@ def test_what_cannot_be_kept_is_counted_and_raises_nothing(query_log: QueryLog, 
     assert read(column) == [[1, 2, 3]]
 
 
-def test_a_sample_is_taken(column: psycopg.Connection, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_is_taken(column: psycopg.Connection, dsn: str) -> None:
     for share in (0.0, 0.3):
-        draws = iter(np.linspace(0, 1, 100, endpoint=False)).__next__
-        monkeypatch.setattr(query_sampling.random, "random", draws)
         with QueryLog(dsn, sample=share) as query_log:
+            query_log._random = iter(np.linspace(0, 1, 100, endpoint=False)).__next__
             for _ in range(100):
                 hook(query_log)
             assert bool(threads()) == bool(share)  # no sample, no connection
         assert query_log.logged == round(100 * share)
+
+
+def test_drawing_leaves_the_applications_own_random_numbers_alone(query_log: QueryLog) -> None:
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    query_log.draw()
+    assert random.random() == expected
+
+
+def test_an_idle_connection_is_given_back(
+    query_log: QueryLog, column: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_sampling, "IDLE", 0.05)
+    for logged in (1, 2):
+        hook(query_log)
+        assert soon(lambda logged=logged: query_log.logged == logged)
+        assert soon(lambda: query_log._writer._conn.closed)
+    assert query_log.close()
+    assert (query_log.logged, query_log.dropped) == (2, 0)
 
 
 @pytest.mark.parametrize("options", [{"sample": -0.1}, {"sample": 1.1}, {"capacity": 0}])

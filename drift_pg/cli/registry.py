@@ -36,7 +36,7 @@ def register_model(name: str, dimensions: int, normalized: bool, dsn: str) -> No
 @click.argument("name")
 @dsn_option
 def unregister_model(name: str, dsn: str) -> None:
-    """Forget a model that no column and no adapter uses."""
+    """Forget a model that no column and no adapter uses, with its logged queries."""
     with connected(dsn) as conn:
         registry.unregister_model(conn, name)
     say(f"Model {name} is forgotten.")
@@ -79,7 +79,7 @@ def register_column(column: str, model: str, metric: str | None, dsn: str) -> No
 @click.argument("column")
 @dsn_option
 def unregister_column(column: str, dsn: str) -> None:
-    """Forget an embedding COLUMN; the table is not touched.
+    """Forget an embedding COLUMN, with its logged queries; the table is not touched.
 
     A table that was dropped has only its number left, as drift-pg status shows it: 16423.embedding
     """

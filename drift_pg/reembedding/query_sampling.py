@@ -32,6 +32,9 @@ CAPACITY = 1000
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between the first two attempts to reach a database that is away; doubled after each, up to the longest."""
 
+IDLE = 60.0
+"""Seconds without a query after which the connection is given back: there is one for each process."""
+
 log = logging.getLogger("drift_pg.query_log")
 
 
@@ -66,6 +69,7 @@ class QueryLog:
         _open.add(self)
 
     def _begin(self) -> None:
+        self._random = random.Random().random  # an application that seeds its own goes on as it would without us
         self._writer = _Writer(self._connect, self._capacity)
         self._finalizer = weakref.finalize(self, self._writer.close, 1.0)  # when it is forgotten, and at exit
 
@@ -76,7 +80,7 @@ class QueryLog:
 
     def draw(self) -> bool:
         """Whether the next query is of the sample; for callers to whom already naming it costs something."""
-        return random.random() < self._sample
+        return self._random() < self._sample
 
     def keep(self, query: ArrayLike, *, model: str, relation: str, column: str) -> None:
         """As `log`, of a query that is of the sample."""
@@ -145,7 +149,8 @@ class _Writer:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._conn: Connection | None = None
-        self._query: _Query | None = None
+        self._query: _Query | None = None  # in hand, not yet written
+        self._ended = False
 
     def put(self, query: _Query) -> None:
         """Let it wait. Raises queue.Full, or ConnectionLost after `close`."""
@@ -201,8 +206,7 @@ class _Writer:
 
     def _run(self) -> None:
         pause = 0.0
-        self._query = self._waiting.get()
-        while self._query is not None:
+        while self._query is not None or self._take(None):
             done = self.logged + self.dropped
             try:
                 self._write_all()
@@ -216,15 +220,24 @@ class _Writer:
                     self.drop(error)
                     return
 
+    def _take(self, patience: float | None) -> bool:
+        """Wait for the next query; False if none came in so many seconds, or none will."""
+        self._query = None
+        if not self._ended:
+            with suppress(queue.Empty):
+                self._query = self._waiting.get(timeout=patience)
+                self._ended = self._query is None
+        return self._query is not None
+
     def _write_all(self) -> None:
-        """Until the log is closed; raises if there is no connection, or none any more."""
+        """Until none has come for a while, or the log is closed; raises if there is no connection, or none any more."""
         with self._connect() as conn:
             self._conn = conn
             conn.autocommit = True
             conn.prepare_threshold = None  # a pooler may give every statement another connection
             while self._query is not None:
                 self._write(conn, self._query)
-                self._query = self._waiting.get()
+                self._take(IDLE)
 
     def _write(self, conn: Connection, query: _Query) -> None:
         parameters = [texts(query.vector[None])[0], query.model, query.relation, query.column]
