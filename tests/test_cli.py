@@ -63,7 +63,7 @@ def test_the_life_of_an_upgrade(cli, table: psycopg.Connection, tmp_path: Path) 
     prepare(cli)
     fitted = json.loads(fit(cli, "--json", "--save-pairs", str(tmp_path / "pairs.npz")).stdout)
     assert fitted | {"seconds": 0, "candidates": 0, "evaluation": 0, "reembedding_hours": 0} == {
-        "adapter": 1, "source": "new", "target": "legacy", "family": "auto", "pairs": 240, "seconds": 0,
+        "adapter": 1, "source": "new", "target": "legacy", "family": "auto", "pairs": 240, "queries": 0, "seconds": 0,
         "candidates": 0, "evaluation": 0, "reembedding_hours": 0,
     }  # fmt: skip
     assert (fitted["evaluation"]["pairs"], fitted["evaluation"]["passes"]) == (60, True)
