@@ -42,7 +42,7 @@ class QueryLog:
     """Logs a sample of an application's queries from a thread of its own, over a connection of its own.
 
     `log` returns at once and never raises. What cannot be kept (the database is away, too many wait, the vector is
-    not one, the log is full) is dropped and counted. Thread and connection are made for the first query that is
+    not one, the log is full) is dropped and counted, with a warning on the logger drift_pg.query_log for the first of each kind. Thread and connection are made for the first query that is
     sampled, and made anew in a forked child and when the database comes back. What was logged in the last moments
     before the server crashes may be lost: commits are not waited for.
 
@@ -151,6 +151,7 @@ class _Writer:
         self._conn: Connection | None = None
         self._query: _Query | None = None  # in hand, not yet written
         self._ended = False
+        self._told: set[type[BaseException]] = set()
 
     def put(self, query: _Query) -> None:
         """Let it wait. Raises queue.Full, or ConnectionLost after `close`."""
@@ -168,11 +169,13 @@ class _Writer:
                 self._thread = thread
 
     def drop(self, error: BaseException | None = None, count: int = 1) -> None:
-        """Count what is lost."""
+        """Count what is lost; why is told once for each kind of reason, then only to who debugs."""
         with self._lock:
             self.dropped += count
         if error is not None:
-            log.debug("a query was not logged: %s", _reason(error))
+            known = type(error) in self._told
+            self._told.add(type(error))
+            log.log(logging.DEBUG if known else logging.WARNING, "a query was not logged: %s", _reason(error))
 
     def close(self, within: float) -> bool:
         """End the thread; whether all was written."""
@@ -182,18 +185,19 @@ class _Writer:
             return True
         if self._thread is threading.current_thread():  # it collected a QueryLog that nobody held
             return False
-        with suppress(queue.Full):
-            self._waiting.put(None, timeout=within)
-        self._thread.join(max(until - monotonic(), 0))
-        left = self._discard()
-        return not left and not self._thread.is_alive()
+        if self._thread.is_alive():
+            with suppress(queue.Full):
+                self._waiting.put(None, timeout=within)
+            self._thread.join(max(until - monotonic(), 0))
+        return not self._discard() and not self._thread.is_alive()
 
     def _discard(self) -> int:
         left = 0
         with suppress(queue.Empty):
             while True:
                 left += self._waiting.get_nowait() is not None
-        self._waiting.put_nowait(None)  # for a thread that is still at its last query
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)  # for a thread that is still at its last query
         self.drop(count=left)
         return left
 
