@@ -20,6 +20,7 @@ from drift_pg import QueryLog, errors
 from drift_pg.database.connection import translated
 from drift_pg.reembedding import query_sampling
 from drift_pg.reembedding.query_log import query_log_status
+from tests import servers
 from tests.tables import make_docs
 from tests.test_cache import in_child
 from tests.test_rerank import Mixed, as_role
@@ -27,14 +28,28 @@ from tests.test_rerank import Mixed, as_role
 WHERE = ("docs", "embedding")
 
 
-@pytest.fixture
-def column(conn: psycopg.Connection) -> psycopg.Connection:
-    """A registered column, and models of three dimensions."""
+def prepare(conn: psycopg.Connection) -> None:
     make_docs(conn, np.eye(3))
     for model in ("legacy", "new", "newer"):
         drift_pg.register_model(conn, model, dimensions=3)
     drift_pg.register_column(conn, *WHERE, model="legacy")
-    return conn
+
+
+@pytest.fixture(scope="module")
+def shared(server: str, template: str) -> Iterator[str]:
+    """A database with a registered column, and models of three dimensions; tests leave nothing but logged queries."""
+    with servers.database(server, template) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            prepare(conn)
+        yield dsn
+
+
+@pytest.fixture
+def column(shared: str) -> Iterator[psycopg.Connection]:
+    """A connection to it; the log is empty."""
+    with psycopg.connect(shared, autocommit=True) as conn:
+        conn.execute("TRUNCATE drift.query_log")
+        yield conn
 
 
 def log(conn: psycopg.Connection, query: list[float], model: str = "new") -> bool:
@@ -144,21 +159,21 @@ SEED = """SELECT setseed((SELECT s FROM (SELECT s, setseed(s) AS seeded, random(
 """After it the next random() is one in a thousand."""
 
 
-def test_trimming_waits_for_nobody(column: psycopg.Connection, dsn: str) -> None:
+def test_trimming_waits_for_nobody(column: psycopg.Connection, shared: str) -> None:
     for i in range(1, 4):
         log(column, [i, 0, 0])
-    with psycopg.connect(dsn) as other:
+    with psycopg.connect(shared) as other:
         other.execute("DELETE FROM drift.query_log WHERE query::text = '[1,0,0]'")
         column.execute("SET lock_timeout = '500ms'")
         assert drift_pg.trim_query_log(column, keep=1) == 1
 
 
-def test_a_role_that_may_only_insert_logs_until_the_log_is_full(column: psycopg.Connection, dsn: str) -> None:
+def test_a_role_that_may_only_insert_logs_until_the_log_is_full(column: psycopg.Connection, shared: str) -> None:
     reader = (
         "GRANT USAGE ON SCHEMA drift, extensions TO {role}",
         "GRANT SELECT ON drift.model, drift.embedding_column TO {role}",
     )
-    with psycopg.connect(dsn, autocommit=True) as admin, as_role(column, *reader) as role:
+    with psycopg.connect(shared, autocommit=True) as admin, as_role(column, *reader) as role:
         with pytest.raises(errors.PermissionDenied) as refused:
             log(column, [1, 2, 3])
         assert refused.value.hint == f'GRANT INSERT ON drift.query_log TO "{role}";'
@@ -175,22 +190,21 @@ def test_a_role_that_may_only_insert_logs_until_the_log_is_full(column: psycopg.
         assert log(column, [1, 2, 3])
 
 
-def test_a_renamed_table_keeps_its_log_and_unregistering_forgets_it_and_says_so(column: psycopg.Connection) -> None:
+def test_a_renamed_table_keeps_its_log_and_unregistering_forgets_it_and_says_so(conn: psycopg.Connection) -> None:
+    prepare(conn)
     for model in ("new", "newer"):
-        log(column, [1, 2, 3], model=model)
-    column.execute('ALTER TABLE docs RENAME TO "Weird ""Table %s"')
+        log(conn, [1, 2, 3], model=model)
+    conn.execute('ALTER TABLE docs RENAME TO "Weird ""Table %s"')
     relation = '"Weird ""Table %s"'
-    assert len(drift_pg.read_query_log(column, relation, "embedding", model="new")) == 1
-    drift_pg.unregister_model(column, "newer")
-    assert [(found.relation, found.model, found.queries) for found in query_log_status(column)] == [
-        (relation, "new", 1)
-    ]
-    (number,) = column.execute("SELECT relation::oid::text FROM drift.query_log").fetchone()
-    column.execute('DROP TABLE "Weird ""Table %s"')
-    assert query_log_status(column)[0].relation == number
-    drift_pg.unregister_column(column, number, "embedding")
-    assert query_log_status(column) == []
-    events = column.execute("SELECT action, details FROM drift.event ORDER BY id DESC LIMIT 2").fetchall()
+    assert len(drift_pg.read_query_log(conn, relation, "embedding", model="new")) == 1
+    drift_pg.unregister_model(conn, "newer")
+    assert [(found.relation, found.model, found.queries) for found in query_log_status(conn)] == [(relation, "new", 1)]
+    (number,) = conn.execute("SELECT relation::oid::text FROM drift.query_log").fetchone()
+    conn.execute('DROP TABLE "Weird ""Table %s"')
+    assert query_log_status(conn)[0].relation == number
+    drift_pg.unregister_column(conn, number, "embedding")
+    assert query_log_status(conn) == []
+    events = conn.execute("SELECT action, details FROM drift.event ORDER BY id DESC LIMIT 2").fetchall()
     assert events == [("unregister_column", {"logged_queries": 1}), ("unregister_model", {"logged_queries": 1})]
 
 
@@ -232,8 +246,8 @@ def soon(done: Callable[[], bool], within: float = 10.0) -> bool:
 
 
 @pytest.fixture
-def query_log(column: psycopg.Connection, dsn: str) -> Iterator[QueryLog]:
-    with QueryLog(dsn, sample=1) as made:
+def query_log(column: psycopg.Connection, shared: str) -> Iterator[QueryLog]:
+    with QueryLog(shared, sample=1) as made:
         yield made
 
 
@@ -284,9 +298,9 @@ def test_what_cannot_be_kept_is_counted_and_raises_nothing(
     assert read(column) == [[1, 2, 3]]
 
 
-def test_a_sample_is_taken(column: psycopg.Connection, dsn: str) -> None:
+def test_a_sample_is_taken(column: psycopg.Connection, shared: str) -> None:
     for share in (0.0, 0.3):
-        with QueryLog(dsn, sample=share) as query_log:
+        with QueryLog(shared, sample=share) as query_log:
             query_log._random = iter(np.linspace(0, 1, 100, endpoint=False)).__next__
             for _ in range(100):
                 hook(query_log)
@@ -343,7 +357,7 @@ def cut(conn: psycopg.Connection) -> int:
 
 
 def test_a_database_that_is_away_and_comes_back(
-    column: psycopg.Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog
+    column: psycopg.Connection, shared: str, monkeypatch: pytest.MonkeyPatch, caplog
 ) -> None:
     monkeypatch.setattr(query_sampling, "FIRST_PAUSE", 0.01)
     away, asked = threading.Event(), []
@@ -353,7 +367,7 @@ def test_a_database_that_is_away_and_comes_back(
         asked.append(1)
         if away.is_set():
             raise OSError("postgresql://me:secret@host is away")
-        return psycopg.connect(dsn)
+        return psycopg.connect(shared)
 
     with caplog.at_level(logging.DEBUG, "drift_pg.query_log"), QueryLog(connect, sample=1, capacity=5) as query_log:
         for i in range(1, 30):
@@ -378,8 +392,8 @@ def test_closing_does_not_wait_for_a_database_that_is_away(monkeypatch: pytest.M
     assert (query_log.logged, query_log.dropped) == (0, 3)
 
 
-def test_logging_does_not_wait_for_a_lock(query_log: QueryLog, column: psycopg.Connection, dsn: str) -> None:
-    with psycopg.connect(dsn) as other:
+def test_logging_does_not_wait_for_a_lock(query_log: QueryLog, column: psycopg.Connection, shared: str) -> None:
+    with psycopg.connect(shared) as other:
         other.execute("LOCK drift.query_log IN ACCESS EXCLUSIVE MODE")
         began = time.monotonic()
         for _ in range(100):
@@ -410,8 +424,8 @@ def test_a_forked_child_logs_over_a_connection_of_its_own(query_log: QueryLog, c
     assert in_child(lambda: 0 if query_log.closed else 1) == 0
 
 
-def test_a_forgotten_hook_ends_its_thread(column: psycopg.Connection, dsn: str) -> None:
-    query_log = QueryLog(dsn, sample=1)
+def test_a_forgotten_hook_ends_its_thread(column: psycopg.Connection, shared: str) -> None:
+    query_log = QueryLog(shared, sample=1)
     hook(query_log)
     del query_log
     gc.collect()
