@@ -1,6 +1,6 @@
 """What the query log costs: drift.log_query beside a search, and an application's searches with the hook and without.
 
-python -m benchmarks.query_log [--json] [--rows 20000] [--repeats 40]
+python -m benchmarks.query_log [--json] [--rows 20000] [--repeats 100]
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.vectors import Corpus
 from drift_pg import QueryLog
 from drift_pg.sqlalchemy import log_queries
 
-DIMENSIONS, BLOCK = 384, 100
+DIMENSIONS, BLOCK = 384, 25
 SEARCH, LOG, TRIM = "drift.nearest(…)", "drift.log_query(…)", "drift.trim_query_log() of a full log, nothing to trim"
 WITHOUT = "without"
 SHARES = {"1 % logged": 0.01, "10 % logged": 0.1, "every query logged": 1.0}
@@ -175,9 +175,9 @@ def run(rows: int, repeats: int) -> tuple[list[Row], dict[str, Any]]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the table.")
 @click.option("--rows", default=20000, show_default=True, type=click.IntRange(5000), help="Rows in the table.")
-@click.option("--repeats", default=40, show_default=True, type=click.IntRange(10), help="Blocks of each kind.")
+@click.option("--repeats", default=100, show_default=True, type=click.IntRange(10), help="Blocks of each kind.")
 def main(as_json: bool, rows: int, repeats: int) -> None:
-    """Measure what logging queries adds to searches, at 384 dimensions; blocks of 100 searches side by side."""
+    """Measure what logging queries adds to searches, at 384 dimensions; blocks of 25 searches side by side."""
     measured, about = run(rows, repeats)
     report.show(measured, about, as_json=as_json)
 
