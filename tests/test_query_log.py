@@ -431,3 +431,14 @@ def test_a_forgotten_hook_ends_its_thread(column: psycopg.Connection, shared: st
     gc.collect()
     assert soon(lambda: threads() == [])
     assert read(column) == [[1, 2, 3]]
+
+
+def test_who_could_look_at_adapters_can_look_at_the_log(conn: psycopg.Connection) -> None:
+    drift_pg.downgrade(conn, to="0004")
+    conn.execute("GRANT SELECT, INSERT ON drift.adapter TO PUBLIC")
+    drift_pg.upgrade(conn)
+    granted = conn.execute(
+        "SELECT array_agg(a.privilege_type ORDER BY 1) FROM pg_class c, aclexplode(c.relacl) a "
+        "WHERE c.oid = 'drift.query_log'::regclass AND a.grantee = 0"
+    )
+    assert granted.fetchone() == (["INSERT", "SELECT"],)
