@@ -364,3 +364,19 @@ def test_a_query_of_the_columns_own_model_needs_no_companion(mixed: Mixed, conn:
         "SELECT id FROM drift.nearest(NULL::docs, 'embedding', %s, 'legacy', 1, 50)", [vector(mixed.legacy[9])]
     )
     assert found.fetchall() == [(9,)]
+
+
+def test_how_many_candidates_lack_a_vector_is_left_in_a_setting(
+    mixed: Mixed, conn: psycopg.Connection, queries: np.ndarray
+) -> None:
+    def missing(rerank: int | None) -> str:
+        with conn.transaction():
+            mixed.search(queries[0], rerank=rerank)
+            return conn.execute("SELECT current_setting('drift.missing')").fetchone()[0]
+
+    assert missing(60) == "60"
+    conn.execute("UPDATE docs SET body = NULL WHERE id = %s", [mixed.search(queries[0])[0]])
+    assert missing(60) == "59"  # what has no text lacks nothing
+    mixed.fill(np.array(mixed.search(queries[0], k=60)[30:60]))
+    assert missing(60) == "29"
+    assert missing(None) == "0"
