@@ -143,6 +143,7 @@ CREATE OR REPLACE FUNCTION drift.create_companion(relation regclass, embedding_c
 RETURNS regclass
 LANGUAGE plpgsql VOLATILE STRICT
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+SET client_min_messages = warning
 AS $$
 DECLARE
     keys name[] := (SELECT array_agg(a.attname ORDER BY k.place)
