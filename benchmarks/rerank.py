@@ -5,73 +5,48 @@ python -m benchmarks.rerank [--json] [--rows 200000] [--repeats 300] [--known 1.
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import psycopg
 from pgvector import Vector
 from rich.console import Console
 
 import drift_pg
-from benchmarks import report, searches, vectors
+from benchmarks import companions, report, searches, vectors
 from benchmarks.report import Row
 from benchmarks.searches import Connection
 from benchmarks.timing import Action, interleaved
 from benchmarks.vectors import Corpus
-from drift_pg.database.adapters import texts as as_text
-from drift_pg.evaluation.calibration import calibrate
-from drift_pg.families import fit
-from drift_pg.pairs import Pairs
+from drift_pg import Adapter, fit
 
-DIMENSIONS, PAIRS, BATCH, WARM_UP = 384, 5000, 1000, 60
+DIMENSIONS, PAIRS, WARM_UP = 384, 5000, 60
 DEPTH = 200
-TEXT = "a paragraph of documentation as long as they come, with an example of how it is called; " * 4
 
 RAW = f"raw top {DEPTH}, whole rows"
 _RAW = "SELECT {} FROM docs ORDER BY embedding <=> %b LIMIT {}"
 _NEAREST = "SELECT {} FROM drift.nearest(NULL::docs, 'embedding', %b, 'new', 10{})"
 
 
-def prepare(conn: Connection, corpus: Corpus, known: float, console: Console) -> drift_pg.Adapter:
+def prepare(conn: Connection, corpus: Corpus, known: float, console: Console) -> Adapter:
     """The table with its index, an active adapter, and a companion that knows a share of the rows, with its own."""
-    conn.execute(f"CREATE TABLE docs (id bigint PRIMARY KEY, body text, embedding vector({DIMENSIONS}))".encode())
-    with console.status(f"{len(corpus.documents):,} rows and their HNSW index"):
-        with conn.cursor() as cursor, cursor.copy("COPY docs FROM STDIN (FORMAT binary)") as copy:
-            copy.set_types(["bigint", "text", "vector"])
-            for i, document in enumerate(corpus.documents):
-                copy.write_row((i, _text(i), document))
-        conn.execute("CREATE INDEX docs_hnsw ON docs USING hnsw (embedding vector_cosine_ops)")
+    rows = len(corpus.documents)
+    with console.status(f"{rows:,} rows and their HNSW index"):
+        companions.load(conn, "docs", corpus.documents)
     adapter = fit(corpus.pairs.take(range(PAIRS)), "spectral")
-    searches.register(conn, DIMENSIONS, {"spectral": adapter})
-    line = calibrate(adapter, corpus.pairs.take(range(PAIRS, 2 * PAIRS))).as_dict()
-    conn.execute("SELECT drift.store_calibration(id, %s) FROM drift.adapter", [json.dumps({"cosine": line})])
-    drift_pg.create_companion(conn, "docs", "embedding", model="new", text="body")
+    companions.serve(conn, adapter, corpus.pairs.take(range(PAIRS, 2 * PAIRS)))
     with console.status(f"a companion that knows {known:.0%} of the rows, and its HNSW index"):
-        _fill(conn, corpus.pairs, round(known * len(corpus.documents)))
+        companions.store(conn, corpus.pairs.source, np.arange(round(known * rows)))
         drift_pg.build_index(conn, "docs", "embedding")
     conn.execute("VACUUM ANALYZE")
     return adapter
 
 
-def _text(number: int) -> str:
-    return f"document {number}: {TEXT}"
-
-
-def _fill(conn: Connection, pairs: Pairs, rows: int) -> None:
-    for start in range(0, rows, BATCH):
-        keys = range(start, min(start + BATCH, rows))
-        new = as_text(pairs.source[keys.start : keys.stop])
-        conn.execute(
-            "SELECT drift.store_vectors('docs', 'embedding', %s, %s, %s)",
-            [json.dumps([[key] for key in keys]), [_text(key) for key in keys], new],
-        )
-
-
-def actions(conn: Connection, corpus: Corpus, adapter: drift_pg.Adapter) -> dict[str, Action]:
+def actions(conn: Connection, corpus: Corpus, adapter: Adapter) -> dict[str, Action]:
     """The searches; the raw ones are given the adapted vector, and find as many rows as the bridge's candidates."""
     queries = [(Vector(query),) for query in corpus.queries]
     adapted = [(Vector(query),) for query in adapter.apply(corpus.queries)]
