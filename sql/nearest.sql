@@ -209,7 +209,7 @@ DECLARE
     hash text := drift.hash_sql(drift.content_sql(this));
     conditions text := drift.conditions(held.relation, matching);
 BEGIN
-    PERFORM drift.require_companion(this.id, '{SELECT}');
+    PERFORM drift.require_companion(this, '{SELECT}');
     PERFORM drift.check_query_model(this, query_model);
     -- The companion is searched as its index would be alone; only the bridge needs a wider search.
     -- Keys first, the rows of the k best last. LATERAL with OFFSET 0 is a look-up by key whatever the statistics say:
