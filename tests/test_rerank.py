@@ -392,12 +392,8 @@ def test_a_renamed_column_is_named_and_the_hint_helps(
     find = "SELECT * FROM drift.nearest(NULL::docs, 'embedding', %s, 'new', 10, 50)"
     with pytest.raises(errors.ColumnMissing, match=f"no column {column} any more") as refused, translated():
         conn.execute(find, [vector(queries[0])])
-    hint = (
-        (refused.value.hint or "")
-        .partition(": ")[2]
-        .partition(";")[0]
-        .replace(column, "\"the 'new'\"".replace("'", "''"))
-    )
+    hint = (refused.value.hint or "").partition(": ")[2].partition(";")[0]
+    hint = hint.replace(f"'{{{column}}}'", """'{"the ''new''"}'""")
     conn.execute(hint.encode())
     assert [row[0] for row in conn.execute(find, [vector(queries[0])])] == before
     drift_pg.drop_companion(conn, "docs", "embedding")
