@@ -13,7 +13,7 @@ import click
 
 from drift_pg import families
 from drift_pg.adapter import Adapter
-from drift_pg.cli.cache import cache_option
+from drift_pg.cli.cache import EMBEDDER, cache_option
 from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.figures import show_evaluation
 from drift_pg.cli.gathering import Gathered, Request, gather
@@ -29,8 +29,8 @@ from drift_pg.evaluation import ReembeddingCost, evaluate, reembedding_cost
 @click.option("--query-model", required=True, help="The registered new model.")
 @click.option(
     "--embed",
-    metavar="MODULE:FUNCTION",
-    help="The new model: a function of a list of n texts that returns (n, d) vectors.",
+    metavar="EMBEDDER",
+    help=f"The new model: {EMBEDDER}, a function of a list of n texts that returns (n, d) vectors.",
 )
 @click.option(
     "--pairs",
