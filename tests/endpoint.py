@@ -80,6 +80,7 @@ def serving() -> Iterator[Stub]:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         handler.stub = Stub(f"http://127.0.0.1:{server.server_port}/v1")
         server.daemon_threads = True
+        server.handle_error = lambda *_: None  # a client that has gone away
         server.block_on_close = False
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()

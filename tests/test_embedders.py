@@ -107,7 +107,7 @@ def test_retries_end(stub: Stub) -> None:
         (reply(403, KEY), ["403: ***", "OPENAI_API_KEY"]),
         (reply(404, {"detail": "Not Found"}), ["404: Not Found", "the model's name", "/v1"]),
         (reply(400, {"error": {"message": "maximum context length is 8192"}}), ["8192", "longest of 6 characters"]),
-        (reply(422, "batch size 5 > maximum 4"), ["batch size 5 > maximum 4", "held 5 texts", "--batch"]),
+        (reply(422, "batch size 5 > maximum 4"), ["batch size 5 > maximum 4", "held 5 texts", "send fewer"]),
         (reply(429, {"error": "quota"}, x_should_retry="false"), ["429: quota", "overloaded", "is kept"]),
     ],
 )  # fmt: skip

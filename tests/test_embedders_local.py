@@ -58,6 +58,16 @@ def test_an_onnx_model_knows_what_texts_mean(l3: Path, tokenizer: Path) -> None:
     assert embedder([]).shape == (0, 0)
 
 
+def test_token_vectors_are_pooled_as_asked(l3: Path, tokenizer: Path) -> None:
+    runtime, tokenizers = pytest.importorskip("onnxruntime"), pytest.importorskip("tokenizers")
+    ids = np.array([tokenizers.Tokenizer.from_file(str(tokenizer)).encode(SENTENCES[0]).ids])[:, :9]  # without padding
+    tokens = runtime.InferenceSession(l3).run(
+        ["onnx::Shape_422"], {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    )[0]
+    pooled = [onnx(l3, tokenizer, pooling=how, normalize=False)(SENTENCES[:1]) for how in ("cls", "mean")]
+    assert np.allclose(pooled, [tokens[:, 0], tokens.mean(axis=1)], atol=1e-5)
+
+
 def test_long_texts_are_cut(l3: Path, tokenizer: Path) -> None:
     words = ["one two three four five six", "one two three four"]
     cut, whole = (

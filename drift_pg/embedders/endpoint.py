@@ -47,8 +47,8 @@ def openai(
         base_url: None: the environment's OPENAI_BASE_URL, else OpenAI's own.
         api_key: None: the environment's OPENAI_API_KEY.
         batch: texts in a request, at most; long ones make it smaller.
-        retries: of a request, after its first try.
-        timeout: seconds for one try.
+        retries: of a request, after its first try; 0 for `drift_pg.search`, which does not wait for them.
+        timeout: seconds that the endpoint may be silent in one try.
 
     Returns:
         An embedder: n texts to (n, d) float32, whose errors are EmbedderFailed and WrongDimensions. None holds the key.
@@ -168,8 +168,8 @@ class _Endpoint:
 
     def _safe(self, message: object) -> str:
         """One line that does not hold the key, though a server may repeat it."""
-        line = " ".join(str(message).split())[:500]
-        return line if self._key == NO_KEY else line.replace(self._key, "***")
+        line = " ".join(str(message).split())
+        return (line if self._key == NO_KEY else line.replace(self._key, "***"))[:500]
 
 
 def _said(error: Any) -> object:
@@ -189,6 +189,6 @@ def _hint(status: int, texts: list[str]) -> str:
     if status in (400, 413, 422):
         return (
             f"the request held {len(texts)} texts, the longest of {max(map(len, texts)):,} characters: send fewer "
-            "(--batch), or shorten what is longer than the model takes in a function of your own"
+            "(batch), or shorten what is longer than the model takes in a function of your own"
         )
     return f"the server is overloaded, or a quota is used up; {AGAIN}" if status == 429 else AGAIN
