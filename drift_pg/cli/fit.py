@@ -104,6 +104,13 @@ def fit(
     Example:
       drift-pg fit --column public.docs.embedding --text body \\
                    --query-model minilm-l6 --embed my_models:embed_new
+
+    \b
+    Common models need no function of yours, only the extra of their name (pip install 'drift-pg[openai]'):
+      --embed openai:text-embedding-3-small               OPENAI_API_KEY, and OPENAI_BASE_URL for other servers
+      --embed openai:text-embedding-3-large,dimensions=1024
+      --embed sentence-transformers:all-MiniLM-L6-v2      a name on the hub or a folder; ,prompt_name= ,dimensions=
+      --embed onnx:models/minilm                          a folder: model.onnx, tokenizer.json; ,pooling= ,max_tokens=
     """
     wanted = Request(**request)
     chosen = families.create(family, **_parsed(options))
