@@ -26,6 +26,7 @@ LIMITS = {
     ("fit", 768): 3.0,
     ("compile", 384): 1.3,
     ("orm", 384): 1.2,
+    ("rerank", 384): 2.0,
 }
 """The most that a cost may be of its baseline, by kind and dimensions."""
 

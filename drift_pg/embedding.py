@@ -1,12 +1,9 @@
-"""Embedding texts by a user's function, with a cache on disk so that no text is paid for twice."""
+"""Embedding texts by a function of them, with a cache on disk so that no text is paid for twice."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-import os
 import sqlite3
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -26,28 +23,8 @@ Progress = Callable[[int, int], None]
 
 BATCH = 64
 
-
-def load_embedder(reference: str) -> Embedder:
-    """Import `package.module:function`; the current folder is looked in too.
-
-    Raises:
-        InvalidInput: not of that form, no such module or function, or not callable.
-    """
-    module, colon, name = reference.partition(":")
-    if not (module and colon and name):
-        raise InvalidInput(f"{reference!r} does not name an embedder", hint="write it as package.module:function")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise InvalidInput(
-            f"the embedder {reference!r} cannot be imported: {error}",
-            hint="run drift-pg in the environment and folder where `import` finds it",
-        ) from error
-    if not callable(found):
-        raise InvalidInput(f"the embedder {reference!r} is a {type(found).__name__}, not a function of a list of texts")
-    return found  # type: ignore[no-any-return]  # whatever it returns is checked when it is called
+AGAIN = "what was embedded before is kept; run the same command again"
+"""The hint where an embedder's failure may be over soon."""
 
 
 def embed(embedder: Embedder, texts: Sequence[str], *, dimensions: int | None = None) -> Float32:
@@ -59,11 +36,10 @@ def embed(embedder: Embedder, texts: Sequence[str], *, dimensions: int | None = 
     """
     try:
         vectors = np.asarray(embedder(list(texts)), dtype=np.float32)
+    except (EmbedderFailed, WrongDimensions):
+        raise
     except Exception as error:
-        raise EmbedderFailed(
-            f"the embedder raised {type(error).__name__}: {error}",
-            hint="what was embedded before is kept; run the same command again",
-        ) from error
+        raise EmbedderFailed(f"the embedder raised {type(error).__name__}: {error}", hint=AGAIN) from error
     if vectors.ndim != 2 or len(vectors) != len(texts):
         raise EmbedderFailed(f"the embedder returned an array of shape {vectors.shape} for {len(texts)} texts")
     if dimensions is not None and vectors.shape[1] != dimensions:

@@ -37,15 +37,25 @@ $$;
 COMMENT ON FUNCTION drift.companion_table(integer) IS 'The name of a companion table.';
 
 
-CREATE OR REPLACE FUNCTION drift.require_companion(companion integer, privileges text[])
+CREATE OR REPLACE FUNCTION drift.require_companion(companion drift.companion, privileges text[])
 RETURNS void
 LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
-    made text := drift.companion_table(companion);
+    made text := drift.companion_table(companion.id);
     lacking text;
+    gone text;
 BEGIN
+    SELECT string_agg(quote_ident(c), ', ') INTO gone FROM unnest(companion.key_columns || companion.text_columns) AS c
+    WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = companion.relation AND a.attname = c AND NOT a.attisdropped);
+    IF gone IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD014',
+            MESSAGE = format('%s has no column %s any more, by which its companion %s knows rows and their texts', companion.relation, gone, made),
+            HINT = format('If it was renamed, say so: UPDATE drift.companion SET key_columns = %L, text_columns = %L WHERE id = %s; with the new name in its place.',
+                          companion.key_columns, companion.text_columns, companion.id);
+    END IF;
     SELECT string_agg(p, ', ') INTO lacking FROM unnest(privileges) AS p WHERE NOT has_table_privilege(made, p);
     IF lacking IS NOT NULL THEN
         RAISE EXCEPTION USING
@@ -55,7 +65,8 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION drift.require_companion(integer, text[]) IS 'Raises, with the GRANT that helps, if the caller lacks a privilege on a companion.';
+COMMENT ON FUNCTION drift.require_companion(drift.companion, text[]) IS
+    'Raises, with what helps, if the caller lacks a privilege on a companion, or a column was renamed by which it knows rows and their texts.';
 
 
 -- The key's columns are called key1, key2, … in a companion, so that no name of the user's meets one of ours.
@@ -143,6 +154,7 @@ CREATE OR REPLACE FUNCTION drift.create_companion(relation regclass, embedding_c
 RETURNS regclass
 LANGUAGE plpgsql VOLATILE STRICT
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+SET client_min_messages = warning
 AS $$
 DECLARE
     keys name[] := (SELECT array_agg(a.attname ORDER BY k.place)

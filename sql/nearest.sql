@@ -209,7 +209,7 @@ DECLARE
     hash text := drift.hash_sql(drift.content_sql(this));
     conditions text := drift.conditions(held.relation, matching);
 BEGIN
-    PERFORM drift.require_companion(this.id, '{SELECT}');
+    PERFORM drift.require_companion(this, '{SELECT}');
     PERFORM drift.check_query_model(this, query_model);
     -- The companion is searched as its index would be alone; only the bridge needs a wider search.
     -- Keys first, the rows of the k best last. LATERAL with OFFSET 0 is a look-up by key whatever the statistics say:
@@ -223,22 +223,25 @@ BEGIN
         'SELECT %6$s, %7$s AS distance FROM %8$s c '
         'CROSS JOIN LATERAL (SELECT FROM %4$s t WHERE %9$s AND c.content_hash = %10$s AND %5$s OFFSET 0) AS still '
         'WHERE narrow.ef_search IS NOT NULL AND c.embedding IS NOT NULL ORDER BY %7$s LIMIT $3) AS f), '
-        'scored AS (SELECT %11$s, %12$s AS score, k.place AS known_place, NULL::bigint AS place FROM known k '
-        'UNION ALL SELECT %13$s, coalesce(c.score, %14$s + %15$s * %16$s), NULL, b.place FROM bridge b '
+        'scored AS MATERIALIZED (SELECT %11$s, %12$s AS score, k.place AS known_place, NULL::bigint AS place, false AS lacks FROM known k '
+        'UNION ALL SELECT %13$s, coalesce(c.score, %14$s + %15$s * %16$s), NULL, b.place, c.score IS NULL AND %22$s FROM bridge b '
         'LEFT JOIN LATERAL (SELECT %17$s AS score FROM %8$s c WHERE %18$s AND c.content_hash = %19$s OFFSET 0) AS c ON true '
         'WHERE NOT EXISTS (SELECT FROM known k WHERE %20$s)) '
-        'SELECT t.* FROM (SELECT * FROM scored s ORDER BY s.score DESC NULLS LAST, s.known_place, s.place LIMIT $3) AS s '
+        'SELECT t.* FROM (SELECT * FROM scored s '
+        'WHERE (SELECT set_config(''drift.missing'', count(*)::text, true) FROM scored WHERE lacks) IS NOT NULL '
+        'ORDER BY s.score DESC NULLS LAST, s.known_place, s.place LIMIT $3) AS s '
         'CROSS JOIN LATERAL (SELECT * FROM %4$s t WHERE %21$s OFFSET 0) AS t ORDER BY s.score DESC NULLS LAST, s.known_place, s.place',
         drift.key_list(this, 't.%1$I AS key%2$s', ', '), drift.content_sql(this), bridge, held.relation, conditions,
         drift.key_list(this, 'c.key%2$s', ', '), exact, made, drift.key_list(this, 't.%1$I = c.key%2$s', ' AND '), hash,
         drift.key_list(this, 'k.key%2$s', ', '), drift.score_sql(held.metric, 'k.distance'), drift.key_list(this, 'b.key%2$s', ', '),
         line.intercept + line.margin, line.slope, drift.score_sql(held.metric, 'b.distance'), drift.score_sql(held.metric, exact),
         drift.key_list(this, 'c.key%2$s = b.key%2$s', ' AND '), drift.hash_sql('b.content'),
-        drift.key_list(this, 'k.key%2$s = b.key%2$s', ' AND '), drift.key_list(this, 't.%1$I = s.key%2$s', ' AND '));
+        drift.key_list(this, 'k.key%2$s = b.key%2$s', ' AND '), drift.key_list(this, 't.%1$I = s.key%2$s', ' AND '),
+        drift.has_text_sql('b.content'));
 END
 $$;
 COMMENT ON FUNCTION drift.reranked_sql(drift.embedding_column, text, jsonb) IS
-    'SQL of the mixed search: $1 the adapted query, $2 the query itself, $3 how many rows, $4 how many of the bridge''s first to order anew, $5 and $6 hnsw.ef_search for the bridge and for the companion, as text.';
+    'SQL of the mixed search, which leaves in setting drift.missing how many of the bridge''s first have a text and no vector: $1 the adapted query, $2 the query itself, $3 how many rows, $4 how many of the bridge''s first to order anew, $5 and $6 hnsw.ef_search for the bridge and for the companion, as text.';
 
 
 CREATE OR REPLACE FUNCTION drift.nearest(row_type anyelement, embedding_column name, query vector, query_model text, k integer DEFAULT 10,
@@ -267,6 +270,7 @@ BEGIN
     held := drift.searched_column(searched, embedding_column);
     adapted := drift.adapt_for(query, query_model, searched, embedding_column);
     before := drift.widen_search(greatest(k, rerank));
+    PERFORM set_config('drift.missing', '0', true);
     IF rerank IS NULL OR query_model = held.model THEN
         RETURN QUERY EXECUTE format('SELECT t.* FROM %s t WHERE %s ORDER BY %s LIMIT $2', searched,
                                     drift.conditions(searched, matching), drift.legacy_distance(held, '$1'))
@@ -279,4 +283,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION drift.nearest(anyelement, name, vector, text, integer, integer, jsonb) IS
-    'The k rows of a table nearest to a query of query_model, by the column''s metric: SELECT * FROM drift.nearest(NULL::docs, ''embedding'', query, ''new-model''). rerank => 200 orders the bridge''s first 200, and what the companion finds, by the new model''s own vectors where they are known. matching => ''{"language": "en"}'' filters before both. Runs as the caller, so row-level security holds.';
+    'The k rows of a table nearest to a query of query_model, by the column''s metric: SELECT * FROM drift.nearest(NULL::docs, ''embedding'', query, ''new-model''). rerank => 200 orders the bridge''s first 200, and what the companion finds, by the new model''s own vectors where they are known. matching => ''{"language": "en"}'' filters before both. Then current_setting(''drift.missing''), in the same transaction, says how many of those first have no vector yet. Runs as the caller, so row-level security holds.';

@@ -55,7 +55,7 @@ BEGIN
         RETURN;
     END IF;
     this := drift.companion_of(relation, embedding_column);
-    PERFORM drift.require_companion(this.id, '{SELECT}');
+    PERFORM drift.require_companion(this, '{SELECT}');
     PERFORM drift.check_query_model(this, query_model);
     PERFORM drift.calibration_of(held, query_model);  -- before anything is embedded for a search that cannot be
     before := drift.widen_search(n);
@@ -83,7 +83,7 @@ DECLARE
     this drift.companion := drift.companion_of(relation, embedding_column);
     mine jsonb;
 BEGIN
-    PERFORM drift.require_companion(this.id, '{SELECT,INSERT,UPDATE}');  -- before anything is embedded that could not be kept
+    PERFORM drift.require_companion(this, '{SELECT,INSERT,UPDATE}');  -- before anything is embedded that could not be kept
     -- The locks first, then another look: who held one has committed its vector by now.
     SELECT jsonb_agg(k.key ORDER BY k.i) INTO mine FROM jsonb_array_elements(keys) WITH ORDINALITY AS k (key, i)
     WHERE pg_try_advisory_xact_lock(hashtextextended(format('drift companion %s %s', this.id, k.key), 0));
@@ -110,7 +110,7 @@ DECLARE
     names text := drift.key_list(this, 'key%2$s', ', ');
     stored bigint;
 BEGIN
-    PERFORM drift.require_companion(this.id, '{SELECT,INSERT,UPDATE}');
+    PERFORM drift.require_companion(this, '{SELECT,INSERT,UPDATE}');
     -- In the key's order, so that two clients that store the same rows wait for each other and do not lock up.
     EXECUTE format('WITH given AS MATERIALIZED (SELECT %1$s, %2$s AS hash, g.vector '
                    'FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS g (content, vector, i) JOIN %3$s t ON %4$s AND %5$s = g.content), '
@@ -140,7 +140,7 @@ DECLARE
     this drift.companion := drift.companion_of(relation, embedding_column);
     made text := drift.companion_table(this.id);
 BEGIN
-    PERFORM drift.require_companion(this.id, '{SELECT,INSERT,UPDATE}');
+    PERFORM drift.require_companion(this, '{SELECT,INSERT,UPDATE}');
     EXECUTE format('INSERT INTO %1$s (%2$s) SELECT %3$s FROM jsonb_array_elements($1) AS g (key) JOIN %4$s t ON %5$s '
                    'WHERE NOT EXISTS (SELECT FROM %1$s c WHERE %6$s) ORDER BY %3$s ON CONFLICT DO NOTHING',
                    made, drift.key_list(this, 'key%2$s', ', '), drift.key_list(this, 't.%1$I', ', '), relation, drift.given_key(this, 'g.key'),
@@ -165,7 +165,7 @@ AS $$
 DECLARE
     this drift.companion := drift.companion_of(relation, embedding_column);
 BEGIN
-    PERFORM drift.require_companion(this.id, '{SELECT}');
+    PERFORM drift.require_companion(this, '{SELECT}');
     RETURN QUERY EXECUTE format(
         'SELECT count(*) FILTER (WHERE j.text), count(*) FILTER (WHERE j.text AND j.fresh), count(*) FILTER (WHERE j.text AND NOT j.fresh), '
         'count(*) FILTER (WHERE j.text AND j.queued), count(*) FILTER (WHERE j.text IS NULL) FROM ('

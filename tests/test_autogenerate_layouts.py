@@ -18,6 +18,8 @@ from tests import servers
 from tests.alembic_project import url
 from tests.autogenerating import DIMENSIONS, Generated, bodies, calls, docs, hnsw
 
+pytestmark = pytest.mark.one_postgresql
+
 LEGACY = EmbeddingVector(DIMENSIONS, model="legacy")
 UPGRADED = EmbeddingVector(DIMENSIONS, model="legacy", query_model="new")
 

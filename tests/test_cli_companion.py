@@ -49,7 +49,9 @@ def status(cli, *more: str, exits: int = 0) -> dict:
 
 def test_the_life_of_a_companion(cli, table: psycopg.Connection) -> None:
     made = cli("companion", "create", COLUMN, "--model", "new", "--text", "body")
-    assert "are kept in drift.companion_1" in made.output
+    assert (
+        made.output.strip() == f"Vectors of model new for column {COLUMN} are kept in drift.companion_1."
+    )  # and no notice
     assert status(cli) == {
         "column": COLUMN, "model": "new", "table": "drift.companion_1",
         "rows": 100, "known": 0, "stale": 0, "queued": 0, "orphaned": 0, "share": 0.0,

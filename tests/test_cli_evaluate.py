@@ -126,13 +126,14 @@ def test_an_adapter_in_a_file_needs_no_database(cli, files: Evaluated) -> None:
 
 
 def test_a_query_log_without_labels(cli, files: Evaluated) -> None:
-    told = json.loads(
-        cli(
-            "evaluate", "1", "--test-pairs", files.path("test.npz"), "--queries", files.path("log"), *EMBED, "--json"
-        ).stdout
-    )
+    arguments = ["evaluate", "1", "--test-pairs", files.path("test.npz"), "--queries", files.path("log"), *EMBED]
+    told = json.loads(cli(*arguments, "--column", COLUMN, "--json").stdout)
     assert told["log"]["overlap@10"]["queries"] == 40
     assert told["searches"] == {}
+    assert told["touched"] == {"queries": 40, "depth": 200, "rows": 200, "among": 200, "share": 1.0}
+    assert told["touched_through_index"] == {"queries": 40, "depth": 200, "rows": 300, "among": 300, "share": 1.0}
+    text = " ".join(cli(*arguments).output.split())
+    assert "Among the searched items 40 queries touch 200 of 200 rows (100.0%)" in text
 
 
 @pytest.mark.parametrize(

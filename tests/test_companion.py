@@ -162,7 +162,7 @@ def test_an_interrupted_build_is_dropped_and_built_again(mixed: Mixed, conn: psy
     with psycopg.connect(dsn) as other:  # CONCURRENTLY waits for whoever might still use the table
         other.execute("LOCK drift.companion_1 IN ROW EXCLUSIVE MODE")
         conn.execute("SET statement_timeout = '300ms'")
-        with pytest.raises((psycopg.errors.QueryCanceled, errors.ConnectionLost), match="statement timeout"):
+        with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
             drift_pg.build_index(conn, *WHERE, maintenance_work_mem="80MB", workers=0)
     assert index(conn)[3] is False
     conn.execute("SET statement_timeout = 0")

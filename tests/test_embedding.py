@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from drift_pg import errors
-from drift_pg.embedding import EmbeddingCache, embed_all, load_embedder
+from drift_pg.embedders import load_embedder
+from drift_pg.embedding import EmbeddingCache, embed_all
 from tests import embedders
 
 TEXTS = [f"text {i}" for i in range(50)]

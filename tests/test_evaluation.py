@@ -13,6 +13,7 @@ from drift_pg.adapter import Adapter
 from drift_pg.evaluation import Evaluation, Figure, advice, labelled, reembedding_cost
 from drift_pg.evaluation.advice import NO_GAIN, REEMBED, RERANK, SWITCH, Evidence, advise
 from drift_pg.evaluation.metrics import overlap_at, recall_at, reciprocal_rank
+from drift_pg.evaluation.touched import Touched
 from drift_pg.gate import DEFAULT_MINIMUM
 from drift_pg.neighbours import nearest
 from tests.tables import linear, rotation
@@ -99,6 +100,14 @@ def test_a_perfect_adapter_keeps_everything(rng: np.random.Generator) -> None:
     }
     assert "stay" not in found.searches
     assert found.advice.kind == SWITCH
+
+
+def test_what_queries_touch_is_counted_by_hand() -> None:
+    test = Pairs(on_circle(0, 5, 90, 95, 180), on_circle(0, 5, 90, 95, 180))
+    found = drift_pg.evaluate(EYE, test, queries=on_circle(1, 2, 91), rerank=(2,))
+    assert found.touched == Touched(queries=3, depth=2, rows=4, among=5)
+    assert found.as_dict()["touched"] == {"queries": 3, "depth": 2, "rows": 4, "among": 5, "share": 0.8}
+    assert "3 queries touch 4 of 5 rows (80.0%)" in str(found.touched)
 
 
 def test_metrics_agree_with_hand_computed_ones() -> None:

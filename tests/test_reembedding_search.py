@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import psycopg
@@ -110,6 +111,34 @@ def test_without_an_embedder_misses_are_counted_and_bounded(
     assert coverage(conn).queued == 20
     search(conn, query, rerank=100, at_most=20, embed=embedders.hashed)
     assert (coverage(conn).queued, coverage(conn).known) == (0, 20)
+
+
+class Noting(psycopg.Cursor):
+    """A cursor that remembers which functions of schema drift were called."""
+
+    called: ClassVar[list[str]] = []
+
+    def execute(self, query, params=None, **options):
+        text = query if isinstance(query, str) else query.as_string(None)
+        self.called += re.findall(r"drift\.(\w+)\(", text)
+        return super().execute(query, params, **options)
+
+
+def test_the_bridge_is_searched_once_where_nothing_is_to_be_embedded(
+    mixed: Mixed, conn: psycopg.Connection, query: np.ndarray
+) -> None:
+    conn.cursor_factory = Noting
+    Noting.called.clear()
+    search(conn, query, rerank=100, embed=embedders.hashed, at_most=100)
+    assert Noting.called == ["nearest", "missing", "claim", "store_vectors", "nearest"]
+    Noting.called.clear()
+    search(conn, query, rerank=100, embed=embedders.raising)
+    search(conn, query, rerank=100)
+    search(conn, query, rerank=150, at_most=0)
+    assert Noting.called == ["nearest"] * 3
+    Noting.called.clear()
+    search(conn, query, rerank=150)
+    assert Noting.called == ["nearest", "missing", "queue_missing"]
 
 
 def test_rows_come_as_the_connection_makes_them_and_filters_hold(

@@ -20,6 +20,7 @@ import drift_pg
 from drift_pg.cli import main
 from drift_pg.evaluation import Figure, evaluate
 from drift_pg.evaluation.advice import NO_GAIN, REEMBED, RERANK, SWITCH, Advice
+from drift_pg.evaluation.touched import Touched
 from drift_pg.pairs import Pairs
 from tests.tables import rotation
 
@@ -212,6 +213,14 @@ def test_figures_through_an_index_have_a_table_of_their_own(subject: Subject) ->
     text = Page(render(replace(subject, evaluation=evaluation))).text
     assert "Finds itself in ten" in text
     assert "20–30" in text
+
+
+def test_what_queries_touch(subject: Subject) -> None:
+    assert "What queries touch" not in render(subject)
+    found = {"touched": Touched(50, 200, 30, 300), "touched_through_index": Touched(50, 200, 2_500, 1_000_000)}
+    text = " ".join(Page(render(replace(subject, evaluation=replace(subject.evaluation, **found)))).text.split())
+    assert "Among the searched items 50 queries touch 30 of 300 rows (10.0%)" in text
+    assert "In the whole table, through its index, 50 queries touch 2,500 of 1,000,000 rows (0.2%)" in text
 
 
 def test_the_cost_of_re_embedding(labelled: Subject) -> None:

@@ -364,3 +364,36 @@ def test_a_query_of_the_columns_own_model_needs_no_companion(mixed: Mixed, conn:
         "SELECT id FROM drift.nearest(NULL::docs, 'embedding', %s, 'legacy', 1, 50)", [vector(mixed.legacy[9])]
     )
     assert found.fetchall() == [(9,)]
+
+
+def test_how_many_candidates_lack_a_vector_is_left_in_a_setting(
+    mixed: Mixed, conn: psycopg.Connection, queries: np.ndarray
+) -> None:
+    def missing(rerank: int | None) -> str:
+        with conn.transaction():
+            mixed.search(queries[0], rerank=rerank)
+            return conn.execute("SELECT current_setting('drift.missing')").fetchone()[0]
+
+    assert missing(60) == "60"
+    conn.execute("UPDATE docs SET body = NULL WHERE id = %s", [mixed.search(queries[0])[0]])
+    assert missing(60) == "59"  # what has no text lacks nothing
+    mixed.fill(np.array(mixed.search(queries[0], k=60)[30:60]))
+    assert missing(60) == "29"
+    assert missing(None) == "0"
+
+
+@pytest.mark.parametrize("column", ["id", "body"])
+def test_a_renamed_column_is_named_and_the_hint_helps(
+    mixed: Mixed, conn: psycopg.Connection, queries: np.ndarray, column: str
+) -> None:
+    mixed.fill(np.arange(100))
+    before = mixed.search(queries[0], rerank=50)
+    conn.execute(f"ALTER TABLE docs RENAME {column} TO \"the 'new'\"".encode())
+    find = "SELECT * FROM drift.nearest(NULL::docs, 'embedding', %s, 'new', 10, 50)"
+    with pytest.raises(errors.ColumnMissing, match=f"no column {column} any more") as refused, translated():
+        conn.execute(find, [vector(queries[0])])
+    hint = (refused.value.hint or "").partition(": ")[2].partition(";")[0]
+    hint = hint.replace(f"'{{{column}}}'", """'{"the ''new''"}'""")
+    conn.execute(hint.encode())
+    assert [row[0] for row in conn.execute(find, [vector(queries[0])])] == before
+    drift_pg.drop_companion(conn, "docs", "embedding")

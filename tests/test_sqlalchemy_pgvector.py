@@ -71,6 +71,8 @@ from drift_pg.sqlalchemy import EmbeddingVector as VECTOR
 from tests import servers
 from tests.orm import Database
 
+pytestmark = pytest.mark.one_postgresql
+
 PSYCOPG2 = ["psycopg2", "psycopg2 registered"] if importlib.util.find_spec("psycopg2") else []
 engines = ["psycopg", "psycopg registered", *PSYCOPG2]
 array_engines = ["psycopg registered", *PSYCOPG2[1:]]

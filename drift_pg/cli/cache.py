@@ -11,9 +11,14 @@ import click
 
 from drift_pg.adapter import Float32
 from drift_pg.cli.output import progress
-from drift_pg.embedding import EmbeddingCache, Progress, embed_all, load_embedder
+from drift_pg.embedders import load_embedder
+from drift_pg.embedding import Embedder, EmbeddingCache, Progress, embed_all
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+EMBEDDER = "openai:MODEL, sentence-transformers:NAME, onnx:FOLDER, or MODULE:FUNCTION of your own"
+"""What --embed takes, for help texts."""
 
 
 def default_cache() -> Path:
@@ -31,6 +36,14 @@ def cache_option(function: F) -> F:
     )(function)
 
 
+def loaded(reference: str) -> Embedder:
+    """The embedder that `reference` names, loaded once in a command: a model can take seconds and gigabytes."""
+    kept: dict[str, Embedder] = click.get_current_context().meta.setdefault("drift_pg.embedders", {})
+    if reference not in kept:
+        kept[reference] = load_embedder(reference)
+    return kept[reference]
+
+
 def embedded(
     texts: Sequence[str],
     reference: str,
@@ -43,7 +56,7 @@ def embedded(
     told: Progress | None = None,
 ) -> Float32:
     """Texts by the embedder that `reference` names; a bar and `told` follow the progress."""
-    embedder = load_embedder(reference)
+    embedder = loaded(reference)
     with EmbeddingCache.of(cache, model, reference) as kept, progress(what) as bar:
 
         def report(done: int, total: int) -> None:

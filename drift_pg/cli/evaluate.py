@@ -11,7 +11,7 @@ import click
 
 from drift_pg.adapter import Adapter, Float32
 from drift_pg.cli.adapters import minimum_option
-from drift_pg.cli.cache import cache_option, embedded
+from drift_pg.cli.cache import EMBEDDER, cache_option, embedded
 from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.figures import show_evaluation
 from drift_pg.cli.output import json_option, note, progress, say, show_json
@@ -84,8 +84,8 @@ class Asked:
     help='JSON lines: {"query": text} or {"vector": […]}, with "relevant": {key: grade} or [key, …] where it is known.',
 )
 @logged_option
-@click.option("--embed", metavar="MODULE:FUNCTION", help="The new model, for queries that are texts.")
-@click.option("--legacy-embed", metavar="MODULE:FUNCTION", help="The old model: tells what staying with it is worth.")
+@click.option("--embed", metavar="EMBEDDER", help=f"The new model, for queries that are texts: {EMBEDDER}.")
+@click.option("--legacy-embed", metavar="EMBEDDER", help="The old model: tells what staying with it is worth.")
 @click.option("--column", help="Search again through this registered column's real index, over the whole table.")
 @minimum_option
 @click.option("--seed", default=0, show_default=True, help="Of the intervals.")

@@ -13,7 +13,7 @@ import click
 
 from drift_pg import families
 from drift_pg.adapter import Adapter
-from drift_pg.cli.cache import cache_option
+from drift_pg.cli.cache import EMBEDDER, cache_option
 from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.figures import show_evaluation
 from drift_pg.cli.gathering import Gathered, Request, gather
@@ -30,8 +30,8 @@ from drift_pg.evaluation import ReembeddingCost, evaluate, reembedding_cost
 @click.option("--query-model", required=True, help="The registered new model.")
 @click.option(
     "--embed",
-    metavar="MODULE:FUNCTION",
-    help="The new model: a function of a list of n texts that returns (n, d) vectors.",
+    metavar="EMBEDDER",
+    help=f"The new model: {EMBEDDER}, a function of a list of n texts that returns (n, d) vectors.",
 )
 @click.option(
     "--pairs",
@@ -106,6 +106,13 @@ def fit(
     Example:
       drift-pg fit --column public.docs.embedding --text body \\
                    --query-model minilm-l6 --embed my_models:embed_new
+
+    \b
+    Common models need no function of yours, only the extra of their name (pip install 'drift-pg[openai]'):
+      --embed openai:text-embedding-3-small               OPENAI_API_KEY, and OPENAI_BASE_URL for other servers
+      --embed openai:text-embedding-3-large,dimensions=1024
+      --embed sentence-transformers:all-MiniLM-L6-v2      a name on the hub or a folder; ,prompt_name= ,dimensions=
+      --embed onnx:models/minilm                          a folder: model.onnx, tokenizer.json; ,pooling= ,max_tokens=
     """
     wanted = Request(**request)
     chosen = families.create(family, **_parsed(options))

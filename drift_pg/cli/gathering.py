@@ -13,14 +13,13 @@ import click
 import numpy as np
 
 from drift_pg.adapter import Float32
-from drift_pg.cli.cache import embedded
+from drift_pg.cli.cache import embedded, loaded
 from drift_pg.cli.connect import connected
 from drift_pg.cli.output import note
 from drift_pg.cli.query_log import logged_queries
 from drift_pg.database.connection import one
 from drift_pg.database.registry import EmbeddingColumn
 from drift_pg.database.sampling import Sample, draw, table_size
-from drift_pg.embedding import load_embedder
 from drift_pg.errors import InvalidInput, WrongDimensions
 from drift_pg.evaluation.query_file import QueryFile
 from drift_pg.pairs import MINIMUM, Pairs
@@ -125,7 +124,7 @@ def _rows(wanted: Request, column: EmbeddingColumn) -> int:
 def _sampled(wanted: Request, column: EmbeddingColumn, dimensions: int, pace: Pace) -> Pairs:
     if not (wanted.text and wanted.embed):
         raise click.UsageError("give --text and --embed, to sample the table, or --pairs-file")
-    load_embedder(wanted.embed)  # refused before rows are drawn
+    loaded(wanted.embed)  # refused before rows are drawn
     kept = _sample_file(wanted, column)
     sample = _resumed(kept) if kept.exists() and not wanted.fresh else _drawn(wanted, column, kept)
     source = _embedded(wanted, sample.texts.tolist(), dimensions, "Embedding", pace)

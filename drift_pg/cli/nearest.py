@@ -7,11 +7,12 @@ from typing import Any
 import click
 from psycopg import sql
 
+from drift_pg.cli.cache import EMBEDDER, loaded
 from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.output import json_option, show_json, show_table
 from drift_pg.database.connection import Connection, one, rows
 from drift_pg.database.registry import ColumnName, EmbeddingColumn
-from drift_pg.embedding import embed, load_embedder
+from drift_pg.embedding import embed
 
 _READABLE = """
 SELECT a.attname::text AS name FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -27,8 +28,8 @@ ORDER BY a.attnum
 @click.option(
     "--embed",
     "embedder",
-    metavar="MODULE:FUNCTION",
-    help="That model's function; without it QUERY is itself a vector, [0.1,…].",
+    metavar="EMBEDDER",
+    help=f"That model: {EMBEDDER}; without it QUERY is itself a vector, [0.1,…].",
 )
 @click.option("-k", default=10, show_default=True, type=click.IntRange(1, 1000), help="How many rows.")
 @click.option(
@@ -76,7 +77,7 @@ def _vector(conn: Connection, query: str, query_model: str, embedder: str | None
     if embedder is None:
         return query
     dimensions = int(one(conn, "SELECT drift.model_dimensions(%s) AS n", [query_model]).n)
-    vector: Any = embed(load_embedder(embedder), [query], dimensions=dimensions)[0]
+    vector: Any = embed(loaded(embedder), [query], dimensions=dimensions)[0]
     return str(vector.tolist())
 
 

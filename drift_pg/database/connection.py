@@ -52,7 +52,8 @@ def translate(error: psycopg.Error) -> DriftError | None:
         error.sqlstate, report.message_primary or str(error), report.message_detail, report.message_hint
     )
     broken = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-    if ours is None and broken and (error.sqlstate or "08000")[:2] in ("08", "57"):
+    # 57P0x ends a session (shutdown, crash, an administrator); 57014 only cancels its statement.
+    if ours is None and broken and (error.sqlstate or "08000").startswith(("08", "57P")):
         return ConnectionLost(
             f"the connection to the database failed: {str(error).strip()}",
             hint="nothing that was not committed has been kept; run the same command again",

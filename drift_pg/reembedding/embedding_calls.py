@@ -23,6 +23,7 @@ class Call:
     """One call of an embedder in a thread of its own, which ends with the process if it never returns."""
 
     def __init__(self, embedder: Embedder, texts: Sequence[str], dimensions: int) -> None:
+        self._texts = len(texts)
         self._result: Future[Float32] = Future()
         self._thread = threading.Thread(
             target=self._work, args=(embedder, texts, dimensions), name="drift_pg embedding", daemon=True
@@ -61,5 +62,8 @@ class Call:
         """(n, d) vectors, or why there are none: an EmbedderFailed or WrongDimensions."""
         if not self._result.done():
             self._thread.name = _LATE
-            return EmbedderFailed(f"the embedder has not answered within {seconds:g} s")
+            return EmbedderFailed(
+                f"the embedder has not embedded {self._texts} texts within {seconds:g} s",
+                hint="search(…, at_most=…, within=…): fewer texts, or more seconds",
+            )
         return self._result.exception() or self._result.result()

@@ -88,6 +88,7 @@ _TABLE = (
     "SELECT n.nspname AS schema, c.relname AS name, pg_catalog.current_setting('transaction_read_only')::boolean AS read_only "
     "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = pg_catalog.to_regclass(%s)"
 )
+_COUNT = "SELECT pg_catalog.current_setting('drift.missing', true)::integer AS missing"
 _MISSING = "SELECT key, content FROM drift.missing(%s::regclass, %s, %s, %s, %s::integer, %s::jsonb)"
 _CLAIM = "SELECT key, content FROM drift.claim(%s::regclass, %s, %s::jsonb)"
 _STORE = "SELECT drift.store_vectors(%s::regclass, %s, %s::jsonb, %s::text[], %s::text[]) AS stored"
@@ -190,41 +191,47 @@ def _steps(request: _Request) -> _Steps:
     here = yield _Ask(_TABLE, [request.relation])
     if not here:
         raise no_table(request.relation)
-    table = sql.Identifier(here[0].schema, here[0].name)
-    place: list[object] = [table.as_string(None), request.column]
+    place: list[object] = [sql.Identifier(here[0].schema, here[0].name).as_string(None), request.column]
     asked: list[object] = [vectors_as_text(request.query[None])[0], request.query_model]
     matching = Jsonb(dict(request.matching)) if request.matching is not None else None
-    if request.at_most and not here[0].read_only:
-        missing = yield _Ask(_MISSING, [*place, *asked, request.rerank, matching])
-        wanted = [row.key for row in missing[: request.at_most]]
-        if wanted:
-            yield from _fill(request, place, wanted)
     # A percent sign in a name would be read as a parameter's.
-    nearest = sql.SQL(_NEAREST).format(
-        sql.Identifier(*(part.replace("%", "%%") for part in (here[0].schema, here[0].name)))
+    table = sql.Identifier(*(part.replace("%", "%%") for part in (here[0].schema, here[0].name)))
+    nearest = _Ask(
+        sql.SQL(_NEAREST).format(table), [request.column, *asked, request.k, request.rerank, matching], own_rows=True
     )
-    return (yield _Ask(nearest, [request.column, *asked, request.k, request.rerank, matching], own_rows=True))
+    found = yield nearest
+    if here[0].read_only or not request.at_most or not (yield _Ask(_COUNT, []))[0].missing:
+        return found
+    missing = yield _Ask(_MISSING, [*place, *asked, request.rerank, matching])
+    wanted = [row.key for row in missing[: request.at_most]]
+    if wanted and (yield from _fill(request, place, wanted)):
+        found = yield nearest
+    return found
 
 
-def _fill(request: _Request, place: list[object], wanted: list[Any]) -> _Steps:
+def _fill(request: _Request, place: list[object], wanted: list[Any]) -> Generator[_Ask | _Embed, Any, bool]:
+    """Whether another search finds more than the one before."""
     if request.embedder is not None:
         claimed = yield _Ask(_CLAIM, [*place, Jsonb(wanted)])
         if not claimed:
-            return
+            return True  # others have embedded them meanwhile, or are at it
         wanted = [row.key for row in claimed]
         distinct = list(dict.fromkeys(row.content for row in claimed))
         vectors = yield _Embed(request.embedder, distinct, len(request.query), request.within)
         if not isinstance(vectors, Exception):
-            known = dict(zip(distinct, vectors_as_text(vectors), strict=True))
-            contents = [row.content for row in claimed]
-            stored = yield _Ask(
-                _STORE, [*place, Jsonb(wanted), contents, [known[text] for text in contents]], attempt=True
-            )  # fmt: skip
-            _note("new vectors were not stored", stored)
-            return
+            return (yield from _store(place, claimed, dict(zip(distinct, vectors_as_text(vectors), strict=True))))
         _note("nothing was embedded", vectors)
     queued = yield _Ask(_QUEUE, [*place, Jsonb(wanted)], attempt=True)
     _note("what is missing was not queued", queued)
+    return False
+
+
+def _store(place: list[object], claimed: list[Any], known: Mapping[str, str]) -> Generator[_Ask | _Embed, Any, bool]:
+    keys, contents = [row.key for row in claimed], [row.content for row in claimed]
+    vectors = [known[text] for text in contents]
+    stored = yield _Ask(_STORE, [*place, Jsonb(keys), contents, vectors], attempt=True)
+    _note("new vectors were not stored", stored)
+    return not isinstance(stored, Exception)
 
 
 def _note(what: str, answer: object) -> None:

@@ -199,7 +199,7 @@ class Searched(NamedTuple):
     query_model: str
 
     @classmethod
-    def by(cls, element: AdaptedQuery) -> Searched:
+    def by(cls, element: Any) -> Searched:
         """Follow the column through aliases, subqueries and casts to its table.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, select, text
 from sqlalchemy.orm import Session, scoped_session
 
 from drift_pg.errors import InvalidDefinition
+from drift_pg.sqlalchemy.rerank import reranked
 from drift_pg.sqlalchemy.types import Embedding
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def nearest(
     *,
     k: int = 10,
     where: ColumnElement[bool] | None = None,
+    rerank: int | None = None,
+    matching: Mapping[str, Any] | None = None,
 ) -> Sequence[Any]:
     """The k rows nearest to a query, nearest first by the metric of the column's type.
 
@@ -43,18 +46,24 @@ def nearest(
         query: (n,) floats, adapted as the column's type says; or `adapted(…)`, `raw(…)`.
         k: how many rows; fewer come back if there are fewer.
         where: rows to search among.
+        rerank: how many of the bridge's first to order anew, with what the column's companion finds, by the new
+            model's own vectors where they are known; queries are adapted in the database then, whatever the type says.
+        matching: what stands for `where` with rerank: {column name: value, or list of values, or None for NULL}.
 
     Returns:
         Entities of the column's class; with a Connection or a Table's column, rows.
 
     Raises:
-        InvalidDefinition: the column is of another type, or k is negative.
+        InvalidDefinition: the column is of another type, k is negative or more than rerank, `where` is given with
+            rerank, or `matching` without.
         DriftError: from the database, as of each distance.
 
     Example:
         nearest(session, Doc.embedding, q, k=20, where=Doc.language == "en")
+        nearest(session, Doc.embedding, q, k=20, rerank=200, matching={"language": "en"})
     """
-    statement, entities = _statement(column, query, k, where)
+    statement = _statement(column, query, k, where, rerank, matching)
+    entities = hasattr(column, "parent")
     if isinstance(session, Connection):
         with _thorough(session, k):
             return session.execute(statement).all()
@@ -69,12 +78,21 @@ async def nearest_async(
     *,
     k: int = 10,
     where: ColumnElement[bool] | None = None,
+    rerank: int | None = None,
+    matching: Mapping[str, Any] | None = None,
 ) -> Sequence[Any]:
     """As `nearest`, for an AsyncSession or an AsyncConnection."""
-    return await session.run_sync(nearest, column, query, k=k, where=where)
+    return await session.run_sync(nearest, column, query, k=k, where=where, rerank=rerank, matching=matching)
 
 
-def _statement(column: Any, query: object, k: int, where: ColumnElement[bool] | None) -> tuple[Select[Any], bool]:
+def _statement(
+    column: Any,
+    query: object,
+    k: int,
+    where: ColumnElement[bool] | None,
+    rerank: int | None,
+    matching: Mapping[str, Any] | None,
+) -> Select[Any]:
     kind = getattr(column, "type", None)
     if not isinstance(kind, Embedding):
         raise InvalidDefinition(
@@ -83,12 +101,19 @@ def _statement(column: Any, query: object, k: int, where: ColumnElement[bool] | 
         )
     if k < 0:
         raise InvalidDefinition(f"k is {k}, expected 0 or more")
+    if (rerank is None and matching is not None) or (rerank is not None and where is not None):
+        raise InvalidDefinition(
+            "rows are chosen by `where`, but with rerank by `matching`, which filters both of its searches",
+            hint='nearest(…, where=Doc.language == "en"); nearest(…, rerank=200, matching={"language": "en"})',
+        )
+    if rerank is not None:
+        return reranked(column, query, k, rerank, matching)
     parent = getattr(column, "parent", None)
     statement = select(parent.entity if parent is not None else column.table)
     if where is not None:
         statement = statement.where(where)
     distance = getattr(column, _METHODS[kind.metric])(query)
-    return statement.order_by(distance).limit(k), parent is not None
+    return statement.order_by(distance).limit(k)
 
 
 def _bind_arguments(column: Any) -> dict[str, Any]:

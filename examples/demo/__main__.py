@@ -10,23 +10,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
+import numpy as np
 import psycopg
+from numpy.typing import NDArray
 from rich.console import Console
 
 from drift_pg import Pairs
 from drift_pg.artifact import write_atomically
-from examples.demo import models, server, steps
+from examples.demo import models, reembedding, server, steps
 from examples.demo.cost import Cost, speed
 from examples.demo.documents import Document
-from examples.demo.figures import Figures, example_tables, measure, quality_table, reading
-from examples.demo.searches import BRIDGE, plan
-from examples.demo.upgrade import fit_and_store_seconds, upgrade
+from examples.demo.figures import Figures, example_tables, measure, quality_table, reading, retention
+from examples.demo.reembedding import Stage
+from examples.demo.searches import BRIDGE, DEPTH, EF_SEARCH, RERANK_KNOWN, Answers, plan
+from examples.demo.upgrade import COMPANION, command, fit_and_store_seconds, upgrade
 
 BUILD = Path("build")
 CACHE = BUILD / "cache"
 PAIRS = BUILD / "demo-pairs.npz"
 RESULT = BUILD / "demo.json"
+PLOT = BUILD / "demo-reembedding.svg"
 MIN_QUERIES = 300
+LOGGED = 800
 
 console = Console(highlight=False)
 
@@ -52,7 +57,9 @@ def demo(limit: int, wanted_pairs: int, wanted_queries: int) -> None:
     conn = production_table(documents)
     commands = run_upgrade(len(documents), wanted_pairs)
     index = reembed(conn, documents)
-    figures = compare(conn, documents, wanted_queries)
+    relevant = steps.held_out(Pairs.load(PAIRS), len(documents), wanted_queries)
+    answers, figures = compare(conn, documents, relevant)
+    stages = reembed_gradually(conn, documents, relevant, answers, figures)
     fit, store = fit_and_store_seconds(conn)
     cost = Cost(
         pairs=len(Pairs.load(PAIRS)),
@@ -63,12 +70,12 @@ def demo(limit: int, wanted_pairs: int, wanted_queries: int) -> None:
         commands=commands,
         index=index,
     )
-    conclude(figures, cost, time.perf_counter() - started)
+    conclude(figures, stages, cost, time.perf_counter() - started)
 
 
 def announce(step: int, what: str) -> None:
     """A line before each step."""
-    console.print(f"\n[bold cyan]{step}/6[/] {what}")
+    console.print(f"\n[bold cyan]{step}/7[/] {what}")
 
 
 def production_table(documents: Sequence[Document]) -> psycopg.Connection:
@@ -98,9 +105,10 @@ def reembed(conn: psycopg.Connection, documents: Sequence[Document]) -> float:
     return steps.make_table(console, conn, "docs_reembedded", documents, vectors)
 
 
-def compare(conn: psycopg.Connection, documents: Sequence[Document], wanted: int) -> dict[str, Figures]:
-    """Run the four searches, and show how well they do and what they find."""
-    relevant = steps.held_out(Pairs.load(PAIRS), len(documents), wanted)
+def compare(
+    conn: psycopg.Connection, documents: Sequence[Document], relevant: NDArray[np.int64]
+) -> tuple[dict[str, Answers], dict[str, Figures]]:
+    """Run the searches, and show how well they do and what they find."""
     announce(5, f"{len(relevant)} queries: first lines of docstrings, each to find the rest of its own.")
     answers = steps.search(conn, [documents[key - 1].summary for key in relevant], CACHE)
     figures = measure(answers, relevant)
@@ -111,17 +119,42 @@ def compare(conn: psycopg.Connection, documents: Sequence[Document], wanted: int
     for query, table in example_tables(documents, relevant, answers):
         console.print(f"\n“{query}”", style="bold", markup=False)
         console.print(table)
-    return figures
+    return answers, figures
 
 
-def conclude(figures: Mapping[str, Figures], cost: Cost, seconds: float) -> None:
+def reembed_gradually(
+    conn: psycopg.Connection,
+    documents: Sequence[Document],
+    relevant: NDArray[np.int64],
+    answers: dict[str, Answers],
+    figures: Mapping[str, Figures],
+) -> list[Stage]:
+    """Fill a companion bit by bit, and show what searches find at each stage."""
+    log = steps.logged(Pairs.load(PAIRS), LOGGED)
+    announce(6, f"Re-embedding bit by bit, in the order in which {len(log)} other queries, a query log, want the rows.")
+    command(console, COMPANION)
+    stages = steps.reembed(conn, documents, relevant, log, answers, CACHE)
+    console.print(f"Of the full re-embedding, Recall@10/MRR@10 as the rows are re-embedded (drawn in {PLOT}):")
+    console.print(reembedding.table(stages))
+    recall, ranks = known = retention(figures, RERANK_KNOWN.name)
+    reembedding.plot(stages, known, PLOT)
+    console.print(
+        f"drift_pg.search(…, embed=…) embeds what a search misses before it answers: then {recall:.0%}/{ranks:.0%}, "
+        f"however few rows were re-embedded before. (A rerank searches with hnsw.ef_search = {DEPTH}, the bridge with "
+        f"{EF_SEARCH}: hence the difference at 0 rows.)"
+    )
+    return stages
+
+
+def conclude(figures: Mapping[str, Figures], stages: Sequence[Stage], cost: Cost, seconds: float) -> None:
     """Show what it cost, write the figures to a file, and say what they mean."""
-    announce(6, "What it cost, and what it gave.")
+    announce(7, "What it cost, and what it gave.")
     console.print(cost.table(), cost.reading(), "")
     for sentence in reading(figures, cost.pairs, cost.documents):
         console.print(sentence)
     result = {
         **{name: this.as_dict() for name, this in figures.items()},
+        "reembedding": [stage.as_dict() for stage in stages],
         "pairs": cost.pairs,
         "documents": cost.documents,
         "queries": len(figures["full"].recall),

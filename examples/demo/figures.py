@@ -77,7 +77,7 @@ def retention(figures: Mapping[str, Figures], name: str) -> tuple[float, float]:
 
 
 def quality_table(figures: Mapping[str, Figures]) -> Table:
-    """The four searches side by side; second lines are 95 % intervals."""
+    """The searches side by side; second lines are 95 % intervals."""
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, caption=_CAPTION, caption_justify="left")
     for heading in ("search", "Recall@10", "MRR@10", "of full", "overlap", "median"):
         table.add_column(heading, justify="left" if heading == "search" else "right", no_wrap=True)

@@ -13,10 +13,11 @@ from rich.console import Console
 from drift_pg import Pairs
 from drift_pg.cli.output import progress
 from drift_pg.embedding import EmbeddingCache, embed_all
-from examples.demo import documents, models, server
+from examples.demo import documents, models, reembedding, server
 from examples.demo.documents import Document
 from examples.demo.models import Vectors
-from examples.demo.searches import SEARCHES, Answers, run
+from examples.demo.reembedding import Stage
+from examples.demo.searches import SEARCHES, Answers, plan, run
 
 SEED = 0
 BATCH = 256
@@ -54,17 +55,44 @@ def make_table(
 
 def held_out(pairs: Pairs, rows: int, queries: int) -> NDArray[np.int64]:
     """Ids (q,) of rows that the adapter was not fitted on, drawn at random: their summaries are the queries."""
-    seen = np.zeros(0, np.int64) if pairs.keys is None else pairs.keys.astype(np.int64)
-    unseen = np.setdiff1d(np.arange(1, rows + 1), seen)
+    unseen = np.setdiff1d(np.arange(1, rows + 1), _keys(pairs))
     return np.random.default_rng(SEED).choice(unseen, min(queries, len(unseen)), replace=False)
 
 
+def logged(pairs: Pairs, queries: int) -> NDArray[np.int64]:
+    """Ids (q,) of rows that it was fitted on, whose summaries play the part of a query log: no test query is among them."""
+    keys = _keys(pairs)
+    return np.random.default_rng(SEED).choice(keys, min(queries, len(keys)), replace=False)
+
+
+def _keys(pairs: Pairs) -> NDArray[np.int64]:
+    return np.zeros(0, np.int64) if pairs.keys is None else pairs.keys.astype(np.int64)
+
+
 def search(conn: psycopg.Connection, queries: Sequence[str], cache: Path) -> dict[str, Answers]:
-    """Run the four searches for all queries."""
+    """Run the searches for all queries."""
     vectors = {model: embed(model, queries, cache) for model in EMBEDDERS}
     answers = {}
     with progress("Searching") as report:
         for done, kind in enumerate(SEARCHES, 1):
+            plan(conn, kind)
             answers[kind.name] = run(conn, kind, vectors[kind.model])
             report(done * len(queries), len(SEARCHES) * len(queries))
     return answers
+
+
+def reembed(
+    conn: psycopg.Connection,
+    found: Sequence[Document],
+    relevant: NDArray[np.int64],
+    log: NDArray[np.int64],
+    answers: dict[str, Answers],
+    cache: Path,
+) -> list[Stage]:
+    """Embed ever more rows anew, those first that the logged queries (their rows' ids) want, and search at each stage."""
+    embedded = embed("new", [document.body for document in found], cache)
+    queries, logged_queries = (
+        embed("new", [found[key - 1].summary for key in keys], cache) for keys in (relevant, log)
+    )
+    ordered = reembedding.order(conn, logged_queries, len(found))
+    return list(reembedding.stages(conn, found, embedded, ordered, queries, relevant, answers))

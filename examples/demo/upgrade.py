@@ -22,6 +22,7 @@ _FIT = """fit --column public.docs.embedding --text body \\
       --query-model minilm-l6 --embed examples.demo.models:new \\
       --pairs {pairs} --test-pairs 500 --save-pairs {file} --cache {cache}"""
 _AFTER = ("activate 1", "status")
+COMPANION = "companion create public.docs.embedding --model minilm-l6 --text body"
 
 
 def upgrade(console: Console, pairs: int, file: Path, cache: Path) -> float:
