@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,11 +18,13 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, aliased
 from sqlalchemy.pool import NullPool
 
+import drift_pg
 from drift_pg import QueryLog
 from drift_pg.errors import InvalidDefinition
 from drift_pg.sqlalchemy import EmbeddingVector, adapt_in_client, adapted, log_queries, nearest, raw
 from tests import test_sqlalchemy_client as client
-from tests.orm import DIMENSIONS, Database, Doc, Large, Odd, Question, World
+from tests.orm import DIMENSIONS, Database, Doc, Item, Large, Odd, Question, World
+from tests.test_rerank import LINE
 
 LOGGED = "SELECT relation::text, column_name::text, model, query::text FROM drift.query_log ORDER BY id"
 DOCS, HALF, LARGE, ODD = (
@@ -137,14 +140,20 @@ def test_every_form_of_a_query_is_logged_once_for_its_column(
 
 
 def test_many_parameters_and_nearest(world: World, database: Database, log: psycopg.Connection) -> None:
+    drift_pg.create_companion(log, "items", "embedding", model="new", text="kind")
+    log.execute("SELECT drift.store_calibration(1, %s)", [json.dumps({"cosine": LINE})])
     many = update(Doc).where(Doc.embedding.cosine_distance(bindparam("q")) < -1).values(author_id=1)
 
     def work(session: Session) -> None:
         session.connection().execute(many, [{"q": q} for q in world.queries[:3]])
         nearest(session, Doc.embedding, world.queries[3], k=100)
+        nearest(session, Item.embedding, world.queries[4], rerank=60)
+        nearest(session, Item.embedding, raw(world.queries[5]), rerank=60)
 
     run(database, work)
-    assert np.array([row[3] for row in logged(log)]) == pytest.approx(world.queries[:4], abs=1e-6)
+    found = logged(log)
+    assert [row[0] for row in found] == ["docs"] * 4 + ["items"]
+    assert np.array([row[3] for row in found]) == pytest.approx(world.queries[:5], abs=1e-6)
 
 
 def test_client_mode_logs_what_came_in(world: World, database: Database, log: psycopg.Connection) -> None:
