@@ -62,7 +62,7 @@ def query_log() -> None:
       query_log.log(vector, model="new", relation="public.docs", column="embedding")
       SELECT drift.log_query('[0.1, …]', 'new', 'public.docs', 'embedding')     in SQL, every one of them
 
-    It trims itself: 10,000 queries of each column and model, none older than 30 days, as long as a role that logs may
+    It trims itself: to the newest 10,000 of each column and model, none older than 30 days, as long as a role that logs may
     also SELECT, UPDATE and DELETE. Unregistering a column or a model forgets its queries.
 
     Each takes --dsn, as all commands do.
