@@ -92,15 +92,16 @@ def ask(conn: Connection, statement: bytes, queries: Float32, limit: int = K) ->
 
 
 def orders(conn: Connection, upgrade: Upgrade) -> dict[str, Indices]:
-    """The rows as they are embedded: at random, or those first that most logged queries would rerank."""
-    rng = np.random.default_rng(SEED)
-    random = rng.permutation(len(upgrade.documents_new))
+    """The rows as they are embedded: at random, or those first that the logged queries would rerank."""
+    random = np.random.default_rng(SEED).permutation(len(upgrade.documents_new))
     if upgrade.log is None:
         return {"random rows": random}
-    with deep(conn):
-        touched = ask(conn, _BRIDGE, upgrade.log, DEPTH)
-    wanted = np.bincount(touched[touched >= 0], minlength=len(random))
-    return {"random rows": random, "in the order of the query log": random[np.argsort(-wanted[random], kind="stable")]}
+    for query in upgrade.log:
+        drift_pg.log_query(conn, "docs", "embedding", query, model="new")
+    keys = drift_pg.touched(conn, "docs", "embedding", model="new", n=DEPTH, queries=len(upgrade.log))
+    touched = np.array([int(key) for (key,) in keys], np.int64)
+    rest = random[~np.isin(random, touched)]
+    return {"random rows": random, "in the order of the query log": np.concatenate([touched, rest])}
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +19,10 @@ from drift_pg.cli.output import progress
 from examples.demo.documents import Document
 from examples.demo.figures import Figures, measure, retention
 from examples.demo.models import Vectors
-from examples.demo.searches import CANDIDATES, DEPTH, FULL, RERANK, Answers, run
+from examples.demo.searches import DEPTH, FULL, RERANK, Answers, run
 
 SHARES = (0.0, 0.05, 0.25, 0.5, 1.0)
-COLUMN = ("public.docs", "embedding")
+TABLE, COLUMN, MODEL = "public.docs", "embedding", "minilm-l6"
 BATCH = 500
 SEED = 1
 
@@ -53,10 +52,11 @@ class Stage:
 
 
 def order(conn: psycopg.Connection, logged: Vectors, rows: int) -> NDArray[np.int64]:
-    """All ids (rows,), those first that most of the logged queries (q, d) would rerank, the untouched at random."""
-    found = run(conn, CANDIDATES, logged, DEPTH).keys
-    wanted = Counter(found[found > 0].tolist())
-    touched = np.array([key for key, _ in wanted.most_common()], np.int64)
+    """All ids (rows,): what the queries of the log (q, d) would rerank, whole answers in turn, then the rest at random."""
+    for query in logged:
+        drift_pg.log_query(conn, TABLE, COLUMN, query, model=MODEL)
+    keys = drift_pg.touched(conn, TABLE, COLUMN, model=MODEL, n=DEPTH, queries=len(logged))
+    touched = np.array([int(key) for (key,) in keys], np.int64)
     rest = np.setdiff1d(np.arange(1, rows + 1), touched)
     return np.concatenate([touched, np.random.default_rng(SEED).permutation(rest)])
 
@@ -104,7 +104,7 @@ def _store(conn: psycopg.Connection, documents: Sequence[Document], embedded: Ve
             )
             report(start + len(part), len(keys))
     if len(keys):
-        drift_pg.build_index(conn, *COLUMN)
+        drift_pg.build_index(conn, TABLE, COLUMN)
 
 
 def table(found: Sequence[Stage]) -> Table:

@@ -62,7 +62,6 @@ RERANK = Search(
     "new",
     f"SELECT id FROM drift.nearest(NULL::public.docs, 'embedding', %(query)s, 'minilm-l6', {LIMIT}, rerank => {DEPTH})",
 )
-CANDIDATES = Search("candidates", f"the bridge's first {DEPTH}", "new", _FIRST, DEPTH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +69,7 @@ class Answers:
     """What one search found.
 
     Attributes:
-        keys: (q, n) ids, nearest first; 0, which is no row's, where it found fewer.
+        keys: (q, LIMIT) ids, nearest first; 0, which is no row's, where it found fewer.
         seconds: (q,) each query's time.
     """
 
@@ -78,10 +77,10 @@ class Answers:
     seconds: NDArray[np.float64]
 
 
-def run(conn: psycopg.Connection, search: Search, vectors: Vectors, limit: int = LIMIT) -> Answers:
+def run(conn: psycopg.Connection, search: Search, vectors: Vectors) -> Answers:
     """Run a search for each query's vector (q, d), one by one as an application does."""
     _set_up(conn, search)
-    keys, seconds = np.zeros((len(vectors), limit), np.int64), np.zeros(len(vectors))
+    keys, seconds = np.zeros((len(vectors), LIMIT), np.int64), np.zeros(len(vectors))
     for i, vector in enumerate(vectors):
         started = time.perf_counter()
         found = [key for (key,) in conn.execute(search.statement, {"query": vector})]
