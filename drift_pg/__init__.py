@@ -25,7 +25,17 @@ from drift_pg.errors import DriftError
 from drift_pg.evaluation import Evaluation, evaluate
 from drift_pg.families import fit
 from drift_pg.pairs import Pairs
-from drift_pg.reembedding import build_index, coverage, create_companion, drop_companion, search, search_async
+from drift_pg.reembedding import (
+    build_index,
+    catch_up,
+    coverage,
+    create_companion,
+    drop_companion,
+    follow,
+    search,
+    search_async,
+    unfollow,
+)
 
 __all__ = [
     "Adapter",
@@ -35,6 +45,7 @@ __all__ = [
     "Pairs",
     "activate",
     "build_index",
+    "catch_up",
     "compose",
     "coverage",
     "create_companion",
@@ -45,6 +56,7 @@ __all__ = [
     "evaluate",
     "export",
     "fit",
+    "follow",
     "latest_evaluation",
     "load",
     "load_by_id",
@@ -55,6 +67,7 @@ __all__ = [
     "set_query_model",
     "store",
     "store_evaluation",
+    "unfollow",
     "unregister_column",
     "unregister_model",
     "upgrade",
