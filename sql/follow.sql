@@ -11,7 +11,7 @@ AS $$
 DECLARE
     held drift.embedding_column;
     this drift.companion;
-    source_model text;
+    model text;
     made bigint;
     patience text;
 BEGIN
@@ -24,11 +24,11 @@ BEGIN
     IF source_column IS NULL THEN
         this := drift.companion_of(relation, embedding_column);
     END IF;
-    source_model := drift.source_model(held, source_column, this.model);
-    PERFORM drift.check_follow(held, this.model), drift.check_follow(held, source_model);
+    model := drift.source_model(held, source_column, this.model);
+    PERFORM drift.check_follow(held, this.model), drift.check_follow(held, model);
     PERFORM drift.check_writers(relation, this.id);
     IF EXISTS (SELECT FROM drift.following(relation, embedding_column) f
-               WHERE (f.source_column, f.source_model, f.companion) IS NOT DISTINCT FROM (follow.source_column, source_model, this.id)) THEN
+               WHERE (f.source_column, f.source_model, f.companion) IS NOT DISTINCT FROM (follow.source_column, model, this.id)) THEN
         RETURN;
     END IF;
     INSERT INTO drift.event (action, subject, details)
@@ -38,7 +38,7 @@ BEGIN
     patience := drift.limit_wait();
     PERFORM drift.drop_following(relation, embedding_column);
     IF source_column IS NOT NULL THEN
-        PERFORM drift.fill_from_source(held, source_column, source_model, this, made);
+        PERFORM drift.fill_from_source(held, source_column, model, this, made);
     END IF;
     IF this.id IS NOT NULL THEN
         PERFORM drift.fill_from_companion(held, this);
@@ -173,7 +173,7 @@ BEGIN
             ERRCODE = 'insufficient_privilege',
             MESSAGE = format('%s may write to %s but not use drift.adapt there, so their rows would stay out of the legacy index', lacking, relation),
             HINT = format('GRANT USAGE ON SCHEMA drift TO %1$s; GRANT SELECT ON %2$s TO %1$s;', lacking, array_to_string(tables, ', '))
-                   || coalesce(format(' GRANT SELECT, INSERT, UPDATE ON %s TO %s;', made, lacking), '');
+                   || CASE WHEN made IS NULL THEN '' ELSE format(' GRANT SELECT, INSERT, UPDATE ON %s TO %s;', made, lacking) END;
     END IF;
 END
 $$;
@@ -221,11 +221,12 @@ EXCEPTION WHEN OTHERS THEN
         RAISE EXCEPTION USING ERRCODE = SQLSTATE, HINT = hint,
             MESSAGE = format('column %%I of %%s cannot be filled from column %%I: %%s', %5$L, TG_RELID::regclass, %6$L, SQLERRM);
     END IF;
-    RAISE WARNING USING ERRCODE = SQLSTATE, HINT = 'Then drift.catch_up fills it. ' || hint,
+    RAISE WARNING USING ERRCODE = SQLSTATE, HINT = concat(rtrim(hint, ';') || '; then ', %7$L),
         MESSAGE = format('column %%I of %%s stays NULL, it cannot be filled from column %%I: %%s', %5$L, TG_RELID::regclass, %6$L, SQLERRM);
     RETURN NEW;
 END
-$follow$, held.column_name, source_column, model, held.model, held.column_name::text, source_column::text));
+$follow$, held.column_name, source_column, model, held.model, held.column_name::text, source_column::text,
+               format('SELECT drift.catch_up(%L, %L);', held.relation::text, held.column_name)));
     EXECUTE format('COMMENT ON FUNCTION %s() IS %L', made, format('Trigger: fills column %I of %s from column %I', held.column_name, held.relation, source_column));
     EXECUTE format('CREATE TRIGGER zz_drift_follow_%1$s_insert BEFORE INSERT ON %2$s FOR EACH ROW '
                    'WHEN (NEW.%3$I IS NULL AND NEW.%4$I IS NOT NULL) EXECUTE FUNCTION %5$s(%6$L)',
