@@ -12,7 +12,7 @@ import drift_pg
 from drift_pg import errors
 from tests import servers
 from tests.servers import PGVECTOR_SCHEMA
-from tests.tables import Upgrade, linear, make_docs, vector
+from tests.tables import Upgrade, vector
 from tests.test_rerank import as_role
 
 WHERE = ("docs", "embedding")
@@ -34,7 +34,8 @@ class Followed(Upgrade):
         """A row with the new vector of item i."""
         given = {"id": key, "body": f"text {key}", "new_embedding": vector(self.new[i]), **more}
         self.conn.execute(
-            f"INSERT INTO docs ({', '.join(given)}) VALUES ({', '.join(['%s'] * len(given))})".encode(), [*given.values()]
+            f"INSERT INTO docs ({', '.join(given)}) VALUES ({', '.join(['%s'] * len(given))})".encode(),
+            [*given.values()],
         )
 
     def store(self, key: int, i: int, text: str) -> None:
@@ -131,7 +132,9 @@ def test_without_an_active_adapter_a_row_is_kept_and_made_up_for(docs: Followed,
     assert [docs.held(100), docs.held(101)] == [None, None]
     assert [state for state, _, _ in warnings] == ["VD012"] * 2
     assert "stays NULL" in warnings[0][1]
-    assert warnings[0][2].startswith("SELECT drift.activate(1); then SELECT drift.catch_up('public.docs', 'embedding');")
+    assert warnings[0][2].startswith(
+        "SELECT drift.activate(1); then SELECT drift.catch_up('public.docs', 'embedding');"
+    )
     with pytest.raises(errors.NoActiveAdapter):
         drift_pg.catch_up(conn, *WHERE)
     docs.activate()
@@ -148,7 +151,9 @@ def test_where_the_column_is_not_null_the_row_is_refused_with_the_reason(
     docs.insert(100, 7)
     assert docs.held(100) == 7
     drift_pg.deactivate(conn, source="new", target="legacy")
-    with pytest.raises(psycopg.Error, match="cannot be filled from column new_embedding: no adapter .* is active") as refused:
+    with pytest.raises(
+        psycopg.Error, match=r"cannot be filled from column new_embedding: no adapter .* is active"
+    ) as refused:
         docs.insert(101, 8)
     assert refused.value.sqlstate == "VD012"
 
@@ -191,7 +196,7 @@ def test_a_partitioned_table_with_odd_names(conn: psycopg.Connection, rng: np.ra
     conn.execute(insert, [given, 0])
     drift_pg.follow(conn, *odd, source='new "% one')
     conn.execute(insert, [given, 1])
-    filled = f'SELECT count("it\'s"), count(DISTINCT "it\'s"::text) FROM "Odd %"'.encode()
+    filled = b'SELECT count("it\'s"), count(DISTINCT "it\'s"::text) FROM "Odd %"'
     assert conn.execute(filled).fetchone() == (10, 1)
     assert conn.execute("SELECT drift.catch_up('\"Odd %\"', 'it''s', 7)").fetchone() == (7,)
     assert drift_pg.catch_up(conn, *odd) == 3
@@ -233,7 +238,9 @@ def test_what_forbids_it_is_named(conn: psycopg.Connection, rng: np.random.Gener
 
 def test_who_may_write_must_be_able_to_adapt(conn: psycopg.Connection, rng: np.random.Generator) -> None:
     made = Followed(conn, rng)
-    with as_role(conn, f"GRANT INSERT, SELECT ON docs TO {{role}}; GRANT USAGE ON SCHEMA {PGVECTOR_SCHEMA} TO {{role}}"):
+    with as_role(
+        conn, f"GRANT INSERT, SELECT ON docs TO {{role}}; GRANT USAGE ON SCHEMA {PGVECTOR_SCHEMA} TO {{role}}"
+    ):
         (role,) = conn.execute("SELECT quote_ident(current_user)").fetchone()
         conn.execute("RESET ROLE")
         with pytest.raises(errors.PermissionDenied, match=f"{role} may write to public.docs") as refused:
@@ -245,7 +252,9 @@ def test_who_may_write_must_be_able_to_adapt(conn: psycopg.Connection, rng: np.r
         made.insert(100, 7)
         assert made.held(100) == 7
         conn.execute("RESET ROLE")
-        conn.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA drift FROM {role}; REVOKE USAGE ON SCHEMA drift FROM {role}".encode())
+        conn.execute(
+            f"REVOKE ALL ON ALL TABLES IN SCHEMA drift FROM {role}; REVOKE USAGE ON SCHEMA drift FROM {role}".encode()
+        )
         conn.execute(f"SET ROLE {role}".encode())
         made.insert(101, 8)  # what is revoked later costs the vector, not the row
         assert made.held(101) is None
@@ -279,7 +288,9 @@ def test_following_again_alike_locks_nothing_and_otherwise_replaces(
     docs.insert(100, 7)
     docs.insert(101, 8, new_embedding=None, newer=vector(docs.new[8]))
     assert [docs.held(100), docs.held(101)] == [None, 8]
-    actions = conn.execute("SELECT array_agg(action ORDER BY id) FILTER (WHERE action ~ 'follow') FROM drift.event").fetchone()[0]
+    actions = conn.execute(
+        "SELECT array_agg(action ORDER BY id) FILTER (WHERE action ~ 'follow') FROM drift.event"
+    ).fetchone()[0]
     assert actions == ["follow", "follow"]
 
 
@@ -287,7 +298,7 @@ def test_what_follows_is_not_forgotten_nor_uninstalled(docs: Followed, conn: psy
     with pytest.raises(errors.StillInUse, match="filled from another") as refused:
         drift_pg.unregister_column(conn, *WHERE)
     assert "drift.unfollow" in (refused.value.hint or "")
-    with pytest.raises(errors.StillInUse, match="triggers on public.docs"):
+    with pytest.raises(errors.StillInUse, match=r"triggers on public\.docs"):
         drift_pg.downgrade(conn, destroy_adapters=True)
     drift_pg.upgrade(conn)
     docs.insert(100, 7)
@@ -399,14 +410,20 @@ def test_both_a_column_and_a_companion(conn: psycopg.Connection, rng: np.random.
     conn.execute("UPDATE docs SET body = 'again' WHERE id = 1")
     made.insert(101, 8)
     assert made.held(101) == 8
-    assert conn.execute("SELECT * FROM drift.following('docs', 'embedding')").fetchone() == ("new_embedding", "new", None)
+    assert conn.execute("SELECT * FROM drift.following('docs', 'embedding')").fetchone() == (
+        "new_embedding",
+        "new",
+        None,
+    )
     assert drift_pg.unfollow(conn, *WHERE)
     assert conn.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal").fetchone() == (0,)
 
 
 def test_under_row_level_security(beside: Followed, conn: psycopg.Connection) -> None:
     """Who may write a row and not see it gets no error; who sees it fills it."""
-    conn.execute("ALTER TABLE docs ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON docs USING (body NOT LIKE 'secret%') WITH CHECK (true)")
+    conn.execute(
+        "ALTER TABLE docs ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON docs USING (body NOT LIKE 'secret%') WITH CHECK (true)"
+    )
     drift_pg.create_companion(conn, *WHERE, model="new", text="body")
     grants = (
         "GRANT INSERT, SELECT, UPDATE ON docs, drift.companion_1 TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA drift TO {role}",

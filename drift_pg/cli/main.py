@@ -7,7 +7,7 @@ from typing import Any
 import click
 import psycopg
 
-from drift_pg.cli import adapters, companion, evaluate, fit, nearest, registry, report, schema
+from drift_pg.cli import adapters, companion, evaluate, fit, follow, nearest, registry, report, schema
 from drift_pg.cli.output import show_error
 from drift_pg.errors import DriftError
 
@@ -51,6 +51,8 @@ def main() -> None:
       drift-pg activate 1                               serves at once; `deactivate` is the way back
       drift-pg companion create public.docs.embedding --model new --text body
                                                         where the new model's own vectors are kept
+      drift-pg follow public.docs.embedding --source new_embedding
+                                                        new rows without the old model; `unfollow` is the way back
       drift-pg status                                   exit code 1 if anything is wrong
 
     The database is named by --dsn, DRIFT_PG_DSN, or libpq's own PGHOST, PGDATABASE, … and ~/.pgpass.
@@ -60,6 +62,6 @@ def main() -> None:
     """
 
 
-for module in (schema, registry, fit, evaluate, report, adapters, companion, nearest):
+for module in (schema, registry, fit, evaluate, report, adapters, companion, follow, nearest):
     for command in module.COMMANDS:
         main.add_command(command)

@@ -47,6 +47,12 @@ def unfollow(conn: Connection, relation: str, column: str) -> bool:
     return bool(one(conn, query, [relation_name(conn, relation), column]).removed)
 
 
+def followed(conn: Connection, relation: str, column: str) -> list[str]:
+    """What a column is filled from: the name of another column, of its companion, or both; empty if not followed."""
+    query = "SELECT source_column::text, drift.companion_table(companion) AS companion FROM drift.following(%s::regclass, %s)"
+    return [name for found in rows(conn, query, [relation_name(conn, relation), column]) for name in found if name]
+
+
 def catch_up(conn: Connection, relation: str, column: str, *, progress: Progress | None = None) -> int:
     """Fill a followed column where it is NULL and a vector of the new model is known; returns how many rows.
 
