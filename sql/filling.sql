@@ -105,12 +105,14 @@ BEGIN
         made, drift.key_list(this, 'key%2$s', ', '), drift.key_list(this, 't.%1$I', ', '), this.column_name,
         drift.fingerprint_sql(this, 't'), drift.has_text_sql(drift.content_sql(this)));
     -- A block is a subtransaction, of which a bulk load should not make one per row; a row just inserted has none to wait for.
-    IF TG_OP = 'INSERT' AND NOT row_security_active(made) THEN
+    IF TG_OP = 'INSERT' AND NOT row_security_active(made) AND NOT EXISTS (
+        SELECT FROM unnest(this.key_columns || this.text_columns) AS c WHERE NOT EXISTS (
+            SELECT FROM pg_attribute a WHERE a.attrelid = this.relation AND a.attname = c)) THEN
         EXECUTE command USING NEW, NEW;
         RETURN NULL;
     END IF;
     BEGIN
-        PERFORM set_config('lock_timeout', '20ms', true);  -- long before anybody's deadlock is detected
+        PERFORM set_config('lock_timeout', '200ms', true);  -- long before anybody's deadlock is detected
         EXECUTE command USING NEW, CASE TG_OP WHEN 'INSERT' THEN NEW ELSE OLD END;
         PERFORM set_config('lock_timeout', patience, true);
     EXCEPTION WHEN OTHERS THEN

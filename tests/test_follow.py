@@ -317,6 +317,13 @@ def test_a_renamed_column_leaves_a_warning_not_an_error(docs: Followed, conn: ps
     assert drift_pg.unfollow(conn, *WHERE)
 
 
+def test_a_renamed_text_column_costs_the_queue_not_the_row(beside: Followed, conn: psycopg.Connection) -> None:
+    conn.execute("ALTER TABLE docs RENAME body TO words")
+    warnings = warned(conn)
+    conn.execute("INSERT INTO docs (id, words) VALUES (100, 'text'); UPDATE docs SET words = 'changed' WHERE id = 100")
+    assert ["body does not exist" in message for _, message, _ in warnings] == [True, True]
+
+
 def test_a_dump_and_restore_keeps_it(
     docs: Followed, dsn: str, server: str, postgresql: str, tmp_path: Path, rng: np.random.Generator
 ) -> None:

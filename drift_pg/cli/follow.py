@@ -6,7 +6,6 @@ import click
 
 from drift_pg.cli.connect import connected, dsn_option
 from drift_pg.cli.output import json_option, progress, say, show_json
-from drift_pg.database.connection import one
 from drift_pg.database.registry import ColumnName
 from drift_pg.reembedding.follow import catch_up as fill_missed
 from drift_pg.reembedding.follow import follow as start
@@ -51,7 +50,8 @@ def follow(column: str, source: str | None, catch_up: bool, as_json: bool, dsn: 
     keeps a NULL and brings a warning, and --catch-up fills it later. Only a NOT NULL column refuses such a row.
 
     Creating the triggers waits at most 5 s for your writers (PGOPTIONS='-c lock_timeout=…' says otherwise). Run it
-    again after you created a companion, or to catch up; what is there alike is left as it is.
+    again after you created a companion, or to catch up; what is there alike is left as it is. Unfollow before you
+    rename one of these columns or change its type.
 
     \b
       drift-pg follow public.docs.embedding --source new_embedding --catch-up
@@ -61,20 +61,13 @@ def follow(column: str, source: str | None, catch_up: bool, as_json: bool, dsn: 
         name = ColumnName.resolve(conn, column)
         start(conn, name.relation_text, name.column, source=source)
         filled = fill_missed(conn, name.relation_text, name.column, progress=report) if catch_up else None
-        left = one(conn, "SELECT drift.left_behind(%s::regclass, %s) AS n", [name.relation_text, name.column]).n
         found = followed_from(conn, name.relation_text, name.column)
     if as_json:
-        show_json({"column": str(name), "followed": found, "filled": filled, "left_behind": left})
+        show_json({"column": str(name), "followed": found, "filled": filled})
         return
     say(f"Column {name} is filled from {' and '.join(found)}, as vectors of the new model are written.")
     if filled is not None:
         say(f"{filled:,} rows that were missed are filled.")
-    if left:
-        say(f"{left:,} rows can be filled still: drift-pg follow '{name}'{_source(source)} --catch-up")
-
-
-def _source(source: str | None) -> str:
-    return f" --source '{source}'" if source else ""
 
 
 @click.command()
