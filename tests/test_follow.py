@@ -38,12 +38,12 @@ class Followed(Upgrade):
             [*given.values()],
         )
 
-    def store(self, key: int, i: int, text: str) -> None:
-        """The new vector of item i, to the companion."""
+    def store(self, given: dict[int, int], text: str) -> None:
+        """New vectors of items, by key, to the companion."""
         self.conn.execute(
             "SELECT drift.store_vectors('docs', 'embedding', %s, %s, %s)",
-            [json.dumps([[str(key)]]), [text], [vector(self.new[i])]],
-        )
+            [json.dumps([[str(key)] for key in given]), [text] * len(given), [vector(self.new[i]) for i in given.values()]],
+        )  # fmt: skip
 
     def held(self, key: int) -> int | None:
         """Which item's legacy vector a row has; None if it has none, -1 if another vector."""
@@ -338,7 +338,7 @@ def test_a_dump_and_restore_keeps_it(
             docs.insert(100, 7)
             restored.execute("UPDATE docs SET new_embedding = %s WHERE id = 100", [vector(docs.new[8])])
             docs.insert(101, 7, new_embedding=None)
-            docs.store(101, 9, "text 101")
+            docs.store({101: 9}, "text 101")
             assert [docs.held(100), docs.held(101)] == [8, 9]
             assert drift_pg.unfollow(restored, *WHERE)
 
@@ -356,23 +356,22 @@ def test_a_row_without_vectors_is_queued_and_filled_from_the_companion(
     beside.insert(101, 7, new_embedding=None, body="  ")
     beside.insert(102, 7, new_embedding=None, embedding=vector(beside.legacy[3]))
     assert [companion_row(conn, key) for key in (100, 101, 102)] == [(False, 1, False), None, None]
-    beside.store(100, 8, "text 100")
-    beside.store(102, 9, "text 102")
+    beside.store({100: 8}, "text 100")
+    beside.store({102: 9}, "text 102")
     assert [beside.held(100), beside.held(102)] == [8, 3]
 
 
 def test_a_changed_text_is_queued_and_its_legacy_vector_replaced(beside: Followed, conn: psycopg.Connection) -> None:
     for key in (1, 2, 3):
-        beside.store(key, key, f"text {key}")
+        beside.store({key: key}, f"text {key}")
     conn.execute("UPDATE docs SET body = 'changed' WHERE id IN (1, 3, 4)")
     conn.execute("UPDATE docs SET body = 'changed', embedding = %s WHERE id = 2", [vector(beside.legacy[20])])
     assert [companion_row(conn, key) for key in (1, 2, 4)] == [(False, 1, True), (False, 1, False), (False, 1, True)]
     assert drift_pg.coverage(conn, *WHERE).queued == 4
     conn.execute("UPDATE docs SET embedding = %s WHERE id = 3", [vector(beside.legacy[30])])  # by the old model, later
-    for key in (1, 2, 3, 4):
-        beside.store(key, key + 40, "changed")
+    beside.store({1: 41, 2: 42, 3: 43, 4: 44}, "changed")
     assert [beside.held(key) for key in (1, 2, 3, 4)] == [41, 20, 30, 44]
-    beside.store(1, 50, "changed")
+    beside.store({1: 50}, "changed")
     assert beside.held(1) == 41
 
 
@@ -381,8 +380,7 @@ def test_what_is_locked_is_left_for_catching_up(beside: Followed, conn: psycopg.
     with psycopg.connect(dsn) as other:
         other.execute("SELECT FROM docs WHERE id = 1 FOR UPDATE")
         conn.execute("SET statement_timeout = '5s'")
-        beside.store(1, 41, "changed")
-        beside.store(2, 42, "changed")
+        beside.store({1: 41, 2: 42}, "changed")
     assert [beside.held(1), beside.held(2)] == [1, 42]
     assert drift_pg.catch_up(conn, *WHERE) == 1
     assert beside.held(1) == 41
@@ -397,7 +395,9 @@ def test_a_user_never_waits_long_for_a_client_that_stores(beside: Followed, conn
         conn.execute("UPDATE docs SET body = 'changed' WHERE id = 1")
     assert conn.execute("SELECT body FROM docs WHERE id = 1").fetchone() == ("changed",)
     assert "not queued for embedding" in warnings[0][1]
-    assert conn.execute("SHOW lock_timeout").fetchone() == ("0",)
+    with conn.transaction():
+        conn.execute("UPDATE docs SET body = 'changed' WHERE id = 2")
+        assert conn.execute("SHOW lock_timeout").fetchone() == ("0",)
 
 
 def test_both_a_column_and_a_companion(conn: psycopg.Connection, rng: np.random.Generator) -> None:
@@ -439,6 +439,6 @@ def test_under_row_level_security(beside: Followed, conn: psycopg.Connection) ->
     with as_role(conn, *grants):
         beside.insert(100, 7, new_embedding=None)
         beside.insert(101, 7, new_embedding=None, body="secret")
-        beside.store(100, 7, "text 100")
+        beside.store({100: 7}, "text 100")
     assert [companion_row(conn, 100), companion_row(conn, 101)] == [(True, 1, False), None]
     assert beside.held(100) == 7

@@ -32,7 +32,8 @@ def follow(column: str, source: str | None, catch_up: bool, as_json: bool, dsn: 
     \b
     The new vectors come from
       --source new_embedding    a column of the same table that your application writes to, by INSERT,
-                                UPDATE, COPY or ON CONFLICT
+                                UPDATE, COPY or ON CONFLICT. Its model is that which it is registered
+                                with, else the companion's, else drift-pg set-query-model's
       the column's companion    if there is one (drift-pg companion create): drift.store_vectors and
                                 drift_pg.search fill it. Rows whose text is new or changes are queued in it.
 
