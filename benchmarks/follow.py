@@ -5,6 +5,7 @@ python -m benchmarks.follow [ROWS]
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
@@ -25,7 +26,7 @@ from tests.tables import make_docs
 
 Write = Callable[[psycopg.Connection], None]
 
-DIMENSIONS, PAIRS, REPEATS, K = 384, 5_000, 3, 10
+DIMENSIONS, PAIRS, REPEATS, BATCH, K = 384, 5_000, 3, 500, 10
 BASELINE = "no trigger, both vectors given"
 VECTOR = f"{servers.PGVECTOR_SCHEMA}.vector"
 
@@ -127,6 +128,34 @@ def measure(server: str, template: str, rows: Rows, *, index: bool) -> None:
         )
 
 
+def beside(server: str, template: str, new: Float32) -> None:
+    """Vectors stored in a companion, whose rows have a legacy vector or lack one, followed or not."""
+    texts = as_text(new)
+    print(
+        f"\nA companion: {len(texts):,} vectors by drift.store_vectors, {BATCH} a call, an HNSW index on the legacy column"
+    )
+    base = 0.0
+    for name, lacking, followed in (
+        ("not followed", False, False),
+        ("followed, every row has a legacy vector", False, True),
+        ("followed, no row has one", True, True),
+    ):
+        with servers.database(server, template) as dsn, psycopg.connect(dsn, autocommit=True) as conn:
+            drift_pg.create_companion(conn, "docs", "embedding", model="new", text="body")
+            if lacking:
+                conn.execute("UPDATE docs SET embedding = NULL WHERE id < %s", [len(texts)])
+            if followed:
+                drift_pg.follow(conn, "docs", "embedding")
+            started = time.perf_counter()
+            for start in range(0, len(texts), BATCH):
+                keys = range(start, min(start + BATCH, len(texts)))
+                given = [json.dumps([[k] for k in keys]), [f"text {k}" for k in keys], [texts[k] for k in keys]]
+                conn.execute("SELECT drift.store_vectors('docs', 'embedding', %s, %s, %s)", given)
+            taken = time.perf_counter() - started
+        base = base or taken
+        print(f"  {name:42} {taken:7.2f} s  {len(texts) / taken:6,.0f} rows/s  ratio {taken / base:5.2f}", flush=True)
+
+
 def recall(conn: psycopg.Connection, new: Rows, corpus: vectors.Corpus) -> None:
     """Bridge searches through the index, half of the rows filled by the adapter, against exact search in real vectors."""
     drift_pg.follow(conn, "docs", "embedding", source="new_embedding")
@@ -180,6 +209,7 @@ def main() -> None:
         template = str(conninfo_to_dict(dsn)["dbname"])
         for index in (False, True):
             measure(server, template, new, index=index)
+        beside(server, template, corpus.pairs.source[: PAIRS // 2])
         with psycopg.connect(dsn, autocommit=True) as conn:
             recall(conn, new, corpus)
 

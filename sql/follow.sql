@@ -186,8 +186,8 @@ RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
-    -- As text, since json has no equality. A generated column has no value yet in a BEFORE trigger.
-    SELECT coalesce(string_agg(format('OLD.%1$I::text IS DISTINCT FROM NEW.%1$I::text', a.attname), ' OR ' ORDER BY a.attnum), 'false')
+    -- As text, since json has no equality; in collation C, since another may hold two texts equal. A generated column has no value yet in a BEFORE trigger.
+    SELECT coalesce(string_agg(format('OLD.%1$I::text COLLATE "C" IS DISTINCT FROM NEW.%1$I::text COLLATE "C"', a.attname), ' OR ' ORDER BY a.attnum), 'false')
     FROM pg_attribute a
     WHERE a.attrelid = companion.relation AND a.attname = ANY (companion.text_columns) AND (written OR a.attgenerated = '')
 $$;
