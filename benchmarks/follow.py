@@ -128,6 +128,16 @@ def measure(server: str, template: str, rows: Rows, *, index: bool) -> None:
         )
 
 
+def adapter_alone(server: str, template: str) -> None:
+    """What of the trigger's cost is the adapter's own."""
+    with servers.database(server, template) as dsn, psycopg.connect(dsn, autocommit=True) as conn:
+        started = time.perf_counter()
+        conn.execute("SELECT count(drift.adapt(embedding, 'new', 'legacy')) FROM docs")
+        print(
+            f"  the adapter alone, in a SELECT of {PAIRS:,} rows: {1e3 * (time.perf_counter() - started) / PAIRS:.3f} ms/row"
+        )
+
+
 def beside(server: str, template: str, new: Float32) -> None:
     """Vectors stored in a companion, whose rows have a legacy vector or lack one, followed or not."""
     texts = as_text(new)
@@ -209,6 +219,7 @@ def main() -> None:
         template = str(conninfo_to_dict(dsn)["dbname"])
         for index in (False, True):
             measure(server, template, new, index=index)
+            adapter_alone(server, template)
         beside(server, template, corpus.pairs.source[: PAIRS // 2])
         with psycopg.connect(dsn, autocommit=True) as conn:
             recall(conn, new, corpus)
