@@ -47,6 +47,9 @@ def follow(column: str, source: str | None, catch_up: bool, as_json: bool, dsn: 
                                             UPDATE … SET new_embedding = …, embedding = NULL
       the text alone changes                it stays until the companion has a vector of the new text
 
+    Know its limit: in a bridge search filled rows come before rows with a vector of the old model itself, since adapted
+    vectors are nearer to adapted queries than real ones are. Few filled rows then take most of the answers.
+
     Your writes do not fail because of it: without an active adapter, or without privileges on schema drift, a row
     keeps a NULL and brings a warning, and --catch-up fills it later. Only a NOT NULL column refuses such a row.
 
