@@ -216,10 +216,14 @@ def blending(adapter: Adapter, corpus: vectors.Corpus) -> None:
     for count in (0, 100, 1_000, len(order)):
         filled = np.isin(np.arange(len(adapted)), order[:count])
         for name, vectors_of in (("as adapted", adapted), ("blended", blended)):
-            answers = _nearest(np.where(filled[:, None], vectors_of, real).astype(np.float32), asked)
-            overlap = np.mean([len(set(a) & set(b)) / K for a, b in zip(answers.tolist(), truth.tolist(), strict=True)])
+            wide = _nearest(np.where(filled[:, None], vectors_of, real).astype(np.float32), asked, 200)
+            answers = wide[:, :K]
+            overlap, reached = (
+                np.mean([len(set(a) & set(b)) / K for a, b in zip(found.tolist(), truth.tolist(), strict=True)])
+                for found in (answers, wide)
+            )
             print(
-                f"  {filled.sum():6,} rows filled, {name:10}  overlap {overlap:.3f}  "
+                f"  {filled.sum():6,} rows filled, {name:10}  overlap {overlap:.3f}, within 200 {reached:.3f}  "
                 f"filled among the answers {filled[answers].mean():.3f}, due {filled[truth].mean():.3f}"
             )
 
@@ -228,8 +232,8 @@ def _unit(rows: Float32) -> Float32:
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)
 
 
-def _nearest(rows: Float32, queries: Float32) -> np.ndarray:
-    return np.argsort(-(queries @ rows.T), axis=1)[:, :K]
+def _nearest(rows: Float32, queries: Float32, k: int = K) -> np.ndarray:
+    return np.argsort(-(queries @ rows.T), axis=1)[:, :k]
 
 
 def _overlap(found: Iterable[Iterable[int]], rows: Float32, queries: Float32) -> float:
