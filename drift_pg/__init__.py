@@ -28,15 +28,18 @@ from drift_pg.pairs import Pairs
 from drift_pg.reembedding import (
     QueryLog,
     build_index,
+    catch_up,
     coverage,
     create_companion,
     drop_companion,
+    follow,
     log_query,
     read_query_log,
     search,
     search_async,
     touched,
     trim_query_log,
+    unfollow,
 )
 
 __all__ = [
@@ -48,6 +51,7 @@ __all__ = [
     "QueryLog",
     "activate",
     "build_index",
+    "catch_up",
     "compose",
     "coverage",
     "create_companion",
@@ -58,6 +62,7 @@ __all__ = [
     "evaluate",
     "export",
     "fit",
+    "follow",
     "latest_evaluation",
     "load",
     "load_by_id",
@@ -72,6 +77,7 @@ __all__ = [
     "store_evaluation",
     "touched",
     "trim_query_log",
+    "unfollow",
     "unregister_column",
     "unregister_model",
     "upgrade",

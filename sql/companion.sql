@@ -204,7 +204,7 @@ DECLARE
     dimensions integer := drift.model_dimensions(companion.model);
 BEGIN
     -- The keys' collations too: PostgreSQL does not compare columns of two.
-    EXECUTE format('CREATE TABLE %s (%s, embedding vector(%s), content_hash bytea, misses integer NOT NULL DEFAULT 0, '
+    EXECUTE format('CREATE TABLE %s (%s, embedding vector(%s), content_hash bytea, misses integer NOT NULL DEFAULT 0, outdated bytea, '
                    'changed_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (%s))', made,
                    (SELECT string_agg(format('key%s %s%s NOT NULL', k.i, format_type(a.atttypid, a.atttypmod),
                                              ' COLLATE ' || nullif(a.attcollation, 0)::regcollation::text), ', ' ORDER BY k.i)
@@ -217,6 +217,7 @@ BEGIN
     END IF;
     EXECUTE format('COMMENT ON TABLE %s IS %L', made,
                    format('Vectors of model %s for %s.%s; a NULL embedding is queued', companion.model, companion.relation, companion.column_name));
+    EXECUTE format('COMMENT ON COLUMN %s.outdated IS %L', made, 'Fingerprint of a legacy vector that is of an older text, where drift.follow saw that text change');
     EXECUTE format('CREATE INDEX ON %s (misses DESC) WHERE embedding IS NULL', made);
     RETURN made;
 END
@@ -365,8 +366,8 @@ BEGIN
     PERFORM drift.require_administration();
     EXECUTE format('SELECT count(embedding) FROM %s', drift.companion_table(this.id)) INTO held;
     IF EXISTS (SELECT FROM pg_class k WHERE k.oid = relation) THEN
-        EXECUTE format('DROP TRIGGER IF EXISTS drift_companion_%s_delete ON %s', this.id, relation);
-        EXECUTE format('DROP TRIGGER IF EXISTS drift_companion_%s_truncate ON %s', this.id, relation);
+        EXECUTE (SELECT string_agg(format('DROP TRIGGER IF EXISTS drift_companion_%s_%s ON %s', this.id, t, relation), '; ')
+                 FROM unnest('{delete,truncate,text,new_text}'::text[]) AS t);
     END IF;
     EXECUTE format('DROP TABLE %s', drift.companion_table(this.id));
     PERFORM set_config('lock_timeout', patience, true);

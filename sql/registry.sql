@@ -260,6 +260,12 @@ BEGIN
             MESSAGE = format('column %I of %s has a companion table', embedding_column, relation),
             HINT = format('Its vectors are lost if you drop it: SELECT drift.drop_companion(%L, %L);', relation::text, embedding_column);
     END IF;
+    IF EXISTS (SELECT FROM drift.source_triggers(relation, embedding_column)) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'VD022',
+            MESSAGE = format('column %I of %s is filled from another', embedding_column, relation),
+            HINT = format('SELECT drift.unfollow(%L, %L);', relation::text, embedding_column);
+    END IF;
     SELECT count(*) INTO logged FROM drift.query_log l
     WHERE l.relation = unregister_column.relation AND l.column_name = unregister_column.embedding_column;
     DELETE FROM drift.embedding_column c

@@ -27,7 +27,7 @@ def test_only_functions_that_write_are_volatile(conn: psycopg.Connection) -> Non
     for name, _, _, _, volatility, parallel, source in functions(conn):
         writes = bool(
             re.search(
-                r"INSERT INTO|UPDATE drift|DELETE FROM|pg_try_advisory|EXECUTE format\(.(DELETE|INSERT|UPDATE|CREATE|GRANT)|PERFORM drift\.(lock|register|drop)",
+                r"INSERT INTO|UPDATE drift|DELETE FROM|pg_try_advisory|EXECUTE format\(.(DELETE|INSERT|UPDATE|CREATE|GRANT|DROP)|EXECUTE drift\.fill|PERFORM drift\.(lock|register|drop)",
                 re.sub(r"HINT = [^;]*", "", source),  # what a user should run, the function does not
             )
         )

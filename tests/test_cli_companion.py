@@ -53,7 +53,7 @@ def test_the_life_of_a_companion(cli, table: psycopg.Connection) -> None:
         made.output.strip() == f"Vectors of model new for column {COLUMN} are kept in drift.companion_1."
     )  # and no notice
     assert status(cli) == {
-        "column": COLUMN, "model": "new", "table": "drift.companion_1",
+        "column": COLUMN, "model": "new", "table": "drift.companion_1", "followed": [],
         "rows": 100, "known": 0, "stale": 0, "queued": 0, "orphaned": 0, "share": 0.0,
     }  # fmt: skip
     table.execute(

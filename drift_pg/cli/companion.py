@@ -9,6 +9,7 @@ from drift_pg.cli.output import json_option, progress, say, show_json
 from drift_pg.database.connection import one
 from drift_pg.database.registry import ColumnName, held_column
 from drift_pg.reembedding import companion as companions
+from drift_pg.reembedding.follow import followed as followed_from
 
 
 @click.group()
@@ -113,6 +114,7 @@ def status(ctx: click.Context, column: str, minimum: float, as_json: bool, dsn: 
     with connected(dsn) as conn:
         name = ColumnName.resolve(conn, column)
         found = companions.coverage(conn, name.relation_text, name.column)
+        followed = followed_from(conn, name.relation_text, name.column)
         about = one(
             conn,
             "SELECT model, array_to_string(text_columns, ', ') AS text, drift.companion_table(id) AS name "
@@ -120,13 +122,20 @@ def status(ctx: click.Context, column: str, minimum: float, as_json: bool, dsn: 
             [name.relation_text, name.column],
         )
     if as_json:
-        show_json({"column": str(name), "model": about.model, "table": about.name, **found.as_dict()})
+        show_json(
+            {"column": str(name), "model": about.model, "table": about.name, "followed": followed, **found.as_dict()}
+        )
     else:
         say(
             f"{name}: {found.known:,} of {found.rows:,} rows ({found.share:.1%}) have a vector of model {about.model}, in {about.name}."
         )
         say(
             f"stale {found.stale:,}, queued {found.queued:,}, orphaned {found.orphaned:,}; the text is that of {about.text}"
+        )
+        say(
+            f"the column is filled from {' and '.join(followed)}"
+            if followed
+            else "the column is not followed (drift-pg follow)"
         )
     ctx.exit(0 if found.share >= minimum else 1)
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import psycopg
 
-from drift_pg.cli import adapters, companion, evaluate, fit, nearest, query_log, registry, report, schema
+from drift_pg.cli import adapters, companion, evaluate, fit, follow, nearest, query_log, registry, report, schema
 from drift_pg.cli.output import show_error
 from drift_pg.errors import DriftError
 
@@ -52,6 +52,8 @@ def main() -> None:
       drift-pg companion create public.docs.embedding --model new --text body
                                                         where the new model's own vectors are kept
       drift-pg query-log status                         real queries that were kept, to fit and to evaluate by
+      drift-pg follow public.docs.embedding --source new_embedding
+                                                        new rows without the old model; `unfollow` is the way back
       drift-pg status                                   exit code 1 if anything is wrong
 
     The database is named by --dsn, DRIFT_PG_DSN, or libpq's own PGHOST, PGDATABASE, … and ~/.pgpass.
@@ -61,6 +63,6 @@ def main() -> None:
     """
 
 
-for module in (schema, registry, fit, evaluate, report, adapters, companion, query_log, nearest):
+for module in (schema, registry, fit, evaluate, report, adapters, companion, query_log, follow, nearest):
     for command in module.COMMANDS:
         main.add_command(command)

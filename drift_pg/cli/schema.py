@@ -103,7 +103,7 @@ def _show(found: statuses.Status) -> None:
     if found.columns:
         show_table(
             found.columns,
-            ["relation", "column_name", "model", "query_model", "also_serves", "problem"],
+            ["relation", "column_name", "model", "query_model", "also_serves", "followed", "problem"],
             title="Embedding columns",
         )
     if found.adapters:

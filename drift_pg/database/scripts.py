@@ -86,6 +86,19 @@ DO $$ DECLARE columns text; BEGIN
 END $$;
 """
 
+KEEP_FOLLOWED = """
+DO $$ DECLARE tables text; BEGIN
+    SELECT string_agg(DISTINCT t.tgrelid::regclass::text, ', ') INTO tables FROM pg_trigger t
+    JOIN pg_proc p ON p.oid = t.tgfoid AND p.pronamespace = to_regnamespace('drift')
+    WHERE t.tgname ~ '^zz_drift_follow_' AND t.tgparentid = 0;
+    IF tables IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'VD022',
+            MESSAGE = format('triggers on %s fill an embedding column by functions of schema drift', tables),
+            HINT = 'SELECT drift.unfollow(relation, column_name) FROM drift.embedding_column;';
+    END IF;
+END $$;
+"""
+
 # Newest first, since a later view is built on earlier ones; no CASCADE, which would take what a user built on them.
 DROP_FUNCTIONS = """
 DO $$ DECLARE command text; BEGIN
@@ -208,6 +221,7 @@ def downgrade_script(vector: str, start: str, end: str = BASE, *, destroy_adapte
         + _expect(start)
         + guard
         + KEEP_COMPANIONS
+        + KEEP_FOLLOWED
         + DROP_FUNCTIONS
         + migrations(start, end, down=True)
         + schema

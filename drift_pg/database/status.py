@@ -63,7 +63,9 @@ def status(conn: Connection) -> Status:
             row._asdict()
             for row in rows(
                 conn,
-                "SELECT relation::text, column_name::text, model, query_model, also_serves, problem FROM drift.status",
+                "SELECT relation::text, column_name::text, model, query_model, also_serves, problem, "
+                "(SELECT array_remove(ARRAY[f.source_column::text, drift.companion_table(f.companion)], NULL) "
+                "FROM drift.following(relation, column_name) f) AS followed FROM drift.status",
             )
         )
         current.adapters.extend(row._asdict() for row in rows(conn, "SELECT * FROM drift.adapters"))
