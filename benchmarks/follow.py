@@ -195,43 +195,6 @@ def recall(conn: psycopg.Connection, new: Rows, corpus: vectors.Corpus) -> None:
     print(f"  filled rows among the answers: {share:.3f}; in the new model's own {best:.3f}")
 
 
-def blending(adapter: Adapter, corpus: vectors.Corpus) -> None:
-    """How filled rows and rows with real legacy vectors get along, exactly, and what a blend would do.
-
-    Blended: alpha times the adapted vector and the rest along a direction that adapted vectors do not use, where alpha
-    is by how much a real vector's score is below an adapted one's, on the pairs that the adapter was fitted on.
-    """
-    asked, adapted = _unit(adapter.apply(corpus.queries)), _unit(adapter.apply(corpus.pairs.source))
-    known, real = adapted[:PAIRS], corpus.documents[: len(adapted)]
-    unused = np.linalg.eigh(known.T @ known)[1][:, 0]
-    among, across = known[:500] @ known.T, known[:500] @ real[:PAIRS].T
-    near = among > np.quantile(among, 0.99)
-    alpha = float(np.polyfit(among[near], across[near], 1)[0])
-    blended = alpha * adapted + np.sqrt(1 - alpha**2) * unused
-    truth = _nearest(corpus.pairs.source, corpus.queries)
-    order = PAIRS + np.random.default_rng(0).permutation(len(adapted) - PAIRS)
-    print(
-        f"\nExact bridge search of {len(adapted):,} rows, overlap with the new model's own top {K}; alpha {alpha:.2f}"
-    )
-    for count in (0, 100, 1_000, len(order)):
-        filled = np.isin(np.arange(len(adapted)), order[:count])
-        for name, vectors_of in (("as adapted", adapted), ("blended", blended)):
-            wide = _nearest(np.where(filled[:, None], vectors_of, real).astype(np.float32), asked, 200)
-            answers = wide[:, :K]
-            overlap, reached = (
-                np.mean([len(set(a) & set(b)) / K for a, b in zip(found.tolist(), truth.tolist(), strict=True)])
-                for found in (answers, wide)
-            )
-            print(
-                f"  {filled.sum():6,} rows filled, {name:10}  overlap {overlap:.3f}, within 200 {reached:.3f}  "
-                f"filled among the answers {filled[answers].mean():.3f}, due {filled[truth].mean():.3f}"
-            )
-
-
-def _unit(rows: Float32) -> Float32:
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)
-
-
 def _nearest(rows: Float32, queries: Float32, k: int = K) -> np.ndarray:
     return np.argsort(-(queries @ rows.T), axis=1)[:, :k]
 
@@ -248,7 +211,6 @@ def main() -> None:
     corpus = vectors.corpus(PAIRS + rows, DIMENSIONS, 500, pairs=PAIRS + rows)
     adapter = drift_pg.fit(corpus.pairs.take(np.arange(PAIRS)), "spectral")
     print(corpus.origin)
-    blending(adapter, corpus)
     server = servers.start(Path(tempfile.mkdtemp(prefix="drift_pg_follow_")), "18")
     new = Rows(adapter, corpus.pairs.source[PAIRS:])
     with servers.database(server) as dsn:

@@ -1,6 +1,6 @@
 """What searches find, and cost, while a table is re-embedded: stage by stage, and in the course of a day.
 
-python -m benchmarks.reembedding curve|day [--json]
+python -m benchmarks.reembedding curve|day|filled [--json]
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from benchmarks.quality import data
 from benchmarks.quality.data import Upgrade
 from benchmarks.searches import Connection
 from benchmarks.vectors import Float32
+from drift_pg.evaluation.calibration import calibrate
 from drift_pg.evaluation.metrics import overlap_at, recall_at, reciprocal_rank
-from drift_pg.neighbours import Indices, nearest
+from drift_pg.evaluation.mixed import merged
+from drift_pg.neighbours import Indices, directions, largest, nearest
 
 K, DEPTH, EF_SEARCH, PAIRS, SEED = 10, 200, 100, 5000, 0
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.9, 1.0)
 HOURS = 24
+FILLED = (0, 100, 1000, 5000)
 
 _RAW = b"SELECT id FROM docs_new ORDER BY embedding <=> %b LIMIT 10"
 _BRIDGE = (
@@ -233,6 +236,26 @@ def _hour(
     )
 
 
+def filled(upgrade: Upgrade, family: str) -> list[dict[str, Any]]:
+    """Exact searches while ever more rows have an adapted vector in place of a real legacy one, and are known to a companion."""
+    adapter = drift_pg.fit(upgrade.pairs(PAIRS, SEED), family, seed=SEED)
+    rows = upgrade.held_out(PAIRS, SEED)
+    line = calibrate(adapter, drift_pg.Pairs(upgrade.documents_new[rows], upgrade.documents_legacy[rows]))
+    adapted, asked = directions(adapter.apply(upgrade.documents_new)), directions(adapter.apply(upgrade.queries_new))
+    full, exact = nearest(upgrade.queries_new, upgrade.documents_new, K), upgrade.queries_new @ upgrade.documents_new.T
+    order, found = np.random.default_rng(SEED).permutation(len(adapted)), list[dict[str, Any]]()
+    for count in FILLED:
+        known = np.isin(np.arange(len(adapted)), order[:count])
+        for name, there in (("real", upgrade.documents_legacy), ("adapted", adapted)):
+            scores = asked @ np.where(known[:, None], there, upgrade.documents_legacy).T
+            candidates = largest(scores, DEPTH)
+            expected = line.expected(np.take_along_axis(scores, candidates, 1))
+            searches_of = {"bridge": candidates[:, :K], "rerank": merged(exact, candidates, expected, known, K)}
+            kept = {search: Kept.of(keys, full, upgrade.labels) for search, keys in searches_of.items()}
+            found.append({"rows": count, "legacy vectors": name, **{s: asdict(k) for s, k in kept.items()}})
+    return found
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def main() -> None:
     """Measure searches while a table is re-embedded, on real embeddings (DRIFT_PG_QUALITY_DATA) through SQL."""
@@ -292,6 +315,25 @@ def day_command(queries: int, at_most: int, rate: float, family: str, as_json: b
     Console(width=report.WIDTH).print(table)
     rows = len(upgrade.documents_new)
     print(f"Embedding all {rows:,} rows first takes {rows / rate:.0f} s at {rate:g} texts/s, before the first query.")
+
+
+@main.command("filled")
+@_family
+@_json
+def filled_command(family: str, as_json: bool) -> None:
+    """What rows whose legacy vector is adapted (drift-pg follow) do to searches, beside the same rows with real ones."""
+    upgrade = data.read(vectors.DATA)[0]
+    found = filled(upgrade, family)
+    if as_json:
+        print(json.dumps({"upgrade": upgrade.title, "found": found}, indent=2))
+        return
+    table = Table(box=box.SIMPLE_HEAD, title=f"{upgrade.title}: of a full re-embedding's Recall@10/MRR@10, overlap")
+    for heading in ("rows", "their legacy vectors", "bridge", f"rerank {DEPTH}"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in found:
+        shown = (str(Kept(**row[search])) for search in ("bridge", "rerank"))
+        table.add_row(f"{row['rows']:,}", row["legacy vectors"], *shown)
+    Console(width=report.WIDTH).print(table)
 
 
 if __name__ == "__main__":

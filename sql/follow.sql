@@ -46,7 +46,7 @@ BEGIN
     PERFORM set_config('lock_timeout', patience, true);
     RAISE WARNING USING
         MESSAGE = format('rows of %s that are filled by an adapter come before rows with vectors of model %L itself in a bridge search', relation, held.model),
-        HINT = 'Adapted vectors are nearer to adapted queries than real ones are: see Limits in the README, and measure before you rely on it.';
+        HINT = 'Where they are in a companion (drift.create_companion), search with drift.nearest(…, rerank => 200), which scores them by their own vectors: then they do no harm.';
 EXCEPTION WHEN lock_not_available THEN
     PERFORM drift.refuse_lock(relation);
 END

@@ -48,7 +48,9 @@ def follow(column: str, source: str | None, catch_up: bool, as_json: bool, dsn: 
       the text alone changes                it stays until the companion has a vector of the new text
 
     Know its limit: in a bridge search filled rows come before rows with a vector of the old model itself, since adapted
-    vectors are nearer to adapted queries than real ones are. Few filled rows then take most of the answers.
+    vectors are nearer to adapted queries than real ones are. Few filled rows then take most of the answers. Rows whose
+    vectors are in the companion do no such harm to a search that reranks (drift-pg nearest --rerank 200), which scores
+    them by these: follow the companion, and rerank, unless nearly all rows are new.
 
     Your writes do not fail because of it: without an active adapter, or without privileges on schema drift, a row
     keeps a NULL and brings a warning, and --catch-up fills it later. Only a NOT NULL column refuses such a row.

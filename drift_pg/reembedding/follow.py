@@ -22,8 +22,8 @@ def follow(conn: Connection, relation: str, column: str, *, source: str | None =
     privilege) keeps a NULL and brings a warning, and `catch_up` fills it later. Only where the column is NOT NULL is
     the row refused, with the reason. Nothing happens if the column is followed alike.
 
-    In a bridge search filled rows come before rows with vectors of the column's own model (README, Limits), of which
-    the database warns.
+    In a bridge search filled rows come before rows with vectors of the column's own model, of which the database
+    warns; a search that reranks scores those that are in the companion by their own vectors (README, Limits).
 
     Args:
         conn: a connection.
