@@ -216,6 +216,23 @@ def test_an_embedder_that_goes_wrong_costs_no_search_and_its_rows_are_queued(
     assert coverage(conn).known == 100
 
 
+def test_an_embedder_that_is_late_is_given_fewer_texts_until_it_is_in_time(
+    mixed: Mixed, conn: psycopg.Connection, query: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drift_pg.reembedding.embedding_calls._most", {})  # what the process has learnt so far
+    asked = list[int]()
+
+    def slow(texts: list[str]) -> np.ndarray:
+        asked.append(len(texts))
+        time.sleep(0.02 * len(texts))
+        return embedders.hashed(texts)
+
+    for _ in range(4):
+        search(conn, query, rerank=100, embed=slow, at_most=80, within=0.6)
+    assert asked == [80, 40, 20, 21]
+    assert coverage(conn).known == 41
+
+
 def test_a_service_that_hangs_does_not_collect_threads(
     mixed: Mixed, conn: psycopg.Connection, query: np.ndarray
 ) -> None:

@@ -18,12 +18,37 @@ collect a thread for each search."""
 
 _LATE = "drift_pg embedding, late"
 
+_most: dict[str, int] = {}
+_counting = threading.Lock()
+
+
+def affordable(embedder: Embedder, wanted: int) -> int:
+    """How many of so many texts to give an embedder: half as many as it was late with, and one more after each success.
+
+    Without that, one slower than its searches' patience would be asked for ever, and never embed anything.
+    """
+    return min(wanted, _most.get(_name(embedder), wanted))
+
+
+def _learn(embedder: Embedder, texts: int, *, late: bool) -> None:
+    name = _name(embedder)
+    with _counting:
+        if late:
+            _most[name] = max(1, texts // 2)
+        elif texts == _most.get(name):
+            _most[name] = texts + 1
+
+
+def _name(embedder: Embedder) -> str:
+    # Not the function itself: a bound method is another object each time.
+    return f"{getattr(embedder, '__module__', '')}.{getattr(embedder, '__qualname__', type(embedder).__qualname__)}"
+
 
 class Call:
     """One call of an embedder in a thread of its own, which ends with the process if it never returns."""
 
     def __init__(self, embedder: Embedder, texts: Sequence[str], dimensions: int) -> None:
-        self._texts = len(texts)
+        self._embedder, self._texts = embedder, len(texts)
         self._result: Future[Float32] = Future()
         self._thread = threading.Thread(
             target=self._work, args=(embedder, texts, dimensions), name="drift_pg embedding", daemon=True
@@ -62,8 +87,10 @@ class Call:
         """(n, d) vectors, or why there are none: an EmbedderFailed or WrongDimensions."""
         if not self._result.done():
             self._thread.name = _LATE
+            _learn(self._embedder, self._texts, late=True)
             return EmbedderFailed(
-                f"the embedder has not embedded {self._texts} texts within {seconds:g} s",
+                f"the embedder has not embedded {self._texts} texts within {seconds:g} s, it is given fewer next time",
                 hint="search(…, at_most=…, within=…): fewer texts, or more seconds",
             )
+        _learn(self._embedder, self._texts, late=False)
         return self._result.exception() or self._result.result()

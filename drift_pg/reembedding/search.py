@@ -26,7 +26,7 @@ from drift_pg.database.connection import Connection, Query, translated
 from drift_pg.database.registry import no_table
 from drift_pg.embedding import Embedder
 from drift_pg.errors import InvalidDefinition, InvalidVector
-from drift_pg.reembedding.embedding_calls import Call
+from drift_pg.reembedding.embedding_calls import Call, affordable
 
 log = logging.getLogger("drift_pg.search")
 
@@ -212,10 +212,11 @@ def _steps(request: _Request) -> _Steps:
 def _fill(request: _Request, place: list[object], wanted: list[Any]) -> Generator[_Ask | _Embed, Any, bool]:
     """Whether another search finds more than the one before."""
     if request.embedder is not None:
-        claimed = yield _Ask(_CLAIM, [*place, Jsonb(wanted)])
+        now = affordable(request.embedder, len(wanted))
+        claimed = yield _Ask(_CLAIM, [*place, Jsonb(wanted[:now])])
         if not claimed:
             return True  # others have embedded them meanwhile, or are at it
-        wanted = [row.key for row in claimed]
+        wanted = [row.key for row in claimed] + wanted[now:]
         distinct = list(dict.fromkeys(row.content for row in claimed))
         vectors = yield _Embed(request.embedder, distinct, len(request.query), request.within)
         if not isinstance(vectors, Exception):
