@@ -276,3 +276,22 @@ def test_the_tables_owner_may_use_a_companion_that_another_role_made(mixed: Mixe
             conn.execute("RESET ROLE; ALTER TABLE docs OWNER TO CURRENT_USER")
     finally:
         conn.execute("RESET ROLE")
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_a_renamed_key_does_not_keep_rows_from_being_deleted(
+    mixed: Mixed, conn: psycopg.Connection, secured: bool
+) -> None:
+    if secured:  # the trigger is another one then
+        conn.execute("ALTER TABLE docs ENABLE ROW LEVEL SECURITY")
+        drift_pg.create_companion(conn, *WHERE, model="new", text="body")
+    mixed.fill(np.arange(20), index=False)
+    conn.execute("ALTER TABLE docs RENAME id TO number")
+    told: list[str] = []
+    conn.add_notice_handler(lambda notice: told.append(notice.message_primary or ""))
+    assert conn.execute("DELETE FROM docs WHERE number < 5").rowcount == 5
+    assert "a key column of public.docs was renamed" in told[0]
+    conn.execute("UPDATE drift.companion SET key_columns = '{number}'")
+    assert conn.execute("DELETE FROM docs WHERE number < 10").rowcount == 5
+    assert conn.execute("SELECT drift.sweep_companion('docs', 'embedding')").fetchone() == (5,)
+    assert conn.execute("SELECT count(*) FROM drift.companion_1").fetchone() == (10,)
