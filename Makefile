@@ -15,7 +15,7 @@ demo: $(VENV)/.demo  ## an embedding-model upgrade on real documents and a real 
 	$(BIN)/python -m examples.demo
 
 test: $(VENV)/.test  ## the test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.test  ## style, types, and the direction of imports
 	$(BIN)/ruff check .
