@@ -43,7 +43,7 @@ FULL = Search("full", "new queries, new index", "new", _NEAREST.format("docs_ree
 BRIDGE = Search("bridge", "the same, adapted", "new", _NEAREST.format("docs", _ADAPTED))
 RERANK_KNOWN = Search(
     "rerank_known",
-    f"its first {DEPTH}, by new vectors",
+    f"its first {DEPTH}, reranked",
     "new",
     f"SELECT r.id FROM ({_FIRST}) AS bridge\nJOIN public.docs_reembedded r USING (id)\n"
     f"ORDER BY r.embedding <=> %(query)s\nLIMIT {LIMIT}",
