@@ -48,6 +48,8 @@ def table(conn: psycopg.Connection, rng) -> psycopg.Connection:
 def test_following_catching_up_and_back(cli, table: psycopg.Connection, tmp_path: Path) -> None:
     made = cli("follow", COLUMN, "--source", "New %")
     assert "is filled from New %" in made.output
+    assert "warning: rows of" in made.stderr
+    assert "search with drift.nearest(…, rerank => 200)" in made.stderr
     found = json.loads(cli("follow", COLUMN, "--source", "New %", "--catch-up", "--json").stdout)
     assert found == {"column": COLUMN, "followed": ["New %"], "filled": 5}
     assert "0 rows that were missed" in cli("follow", COLUMN, "--source", "New %", "--catch-up").output

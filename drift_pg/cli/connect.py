@@ -52,10 +52,14 @@ def connected(dsn: str) -> Iterator[Connection]:
             hint="check --dsn, DRIFT_PG_DSN or PGHOST, PGPORT, PGDATABASE, PGUSER",
         ) from None
     with connection:
-        connection.add_notice_handler(
-            lambda notice: note(f"{(notice.severity or 'notice').lower()}: {notice.message_primary}")
-        )
+        connection.add_notice_handler(_show_notice)
         yield connection
+
+
+def _show_notice(notice: psycopg.errors.Diagnostic) -> None:
+    note(f"{(notice.severity or 'notice').lower()}: {notice.message_primary}")
+    if notice.message_hint:
+        note(f"next: {notice.message_hint}")
 
 
 def _without(password: object, text: str) -> str:
