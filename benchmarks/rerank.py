@@ -57,23 +57,14 @@ def actions(conn: Connection, usual: Connection, corpus: Corpus, adapter: Adapte
     adapted = [(Vector(query),) for query in adapter.apply(corpus.queries)]
     rerank = _NEAREST.format("*", f", {DEPTH}")
     return {
-        RAW: _action(conn, _RAW.format("*", DEPTH), adapted),
-        f"raw top {DEPTH}, keys only": _action(conn, _RAW.format("id", DEPTH), adapted),
-        "raw top 10": _action(conn, _RAW.format("*", 10), adapted),
-        "bridge, drift.nearest top 10": _action(conn, _NEAREST.format("*", ""), queries),
-        f"rerank {DEPTH}": _action(conn, rerank, queries),
-        "raw top 10, session at 40": _action(usual, _RAW.format("*", 10), adapted),
-        f"rerank {DEPTH}, session at 40": _action(usual, rerank, queries),
+        RAW: searches.prepared(conn, _RAW.format("*", DEPTH), adapted),
+        f"raw top {DEPTH}, keys only": searches.prepared(conn, _RAW.format("id", DEPTH), adapted),
+        "raw top 10": searches.prepared(conn, _RAW.format("*", 10), adapted),
+        "bridge, drift.nearest top 10": searches.prepared(conn, _NEAREST.format("*", ""), queries),
+        f"rerank {DEPTH}": searches.prepared(conn, rerank, queries),
+        "raw top 10, session at 40": searches.prepared(usual, _RAW.format("*", 10), adapted),
+        f"rerank {DEPTH}, session at 40": searches.prepared(usual, rerank, queries),
     }
-
-
-def _action(conn: Connection, statement: str, parameters: list[tuple[Vector]]) -> Action:
-    cursor, query = conn.cursor(binary=True), statement.encode()
-
-    def action(number: int) -> list[Any]:
-        return cursor.execute(query, parameters[number], prepare=True).fetchall()
-
-    return action
 
 
 def plan(conn: Connection, query: Vector) -> list[str]:

@@ -84,20 +84,20 @@ def register(conn: Connection, dimensions: int, adapters: Mapping[str, Adapter])
 def searches(conn: Connection, corpus: Corpus, adapter: Adapter) -> dict[str, Action]:
     """The raw search and the bridges, as prepared statements with binary parameters."""
     queries = _parameters(corpus.queries)
-    raw = _action(conn, _SEARCH.format("%b"), _parameters(adapter.apply(corpus.queries)))
-    bridges = {what: _action(conn, statement, queries) for what, statement in {**BRIDGES, **NEAREST}.items()}
+    raw = prepared(conn, _SEARCH.format("%b"), _parameters(adapter.apply(corpus.queries)))
+    bridges = {what: prepared(conn, statement, queries) for what, statement in {**BRIDGES, **NEAREST}.items()}
     for what, bridge in bridges.items():
         _check_results(what, bridge, raw)
     for what, statement in {RAW: _SEARCH.format("%b"), **BRIDGES}.items():
         _check_plan(conn, what, statement, queries[0])
-    return {ROUND_TRIP: _action(conn, "SELECT vector_dims(%b)", queries), RAW: raw, **bridges}
+    return {ROUND_TRIP: prepared(conn, "SELECT vector_dims(%b)", queries), RAW: raw, **bridges}
 
 
 def evaluations(conn: Connection, corpus: Corpus, families: list[str]) -> dict[str, Action]:
     """drift.adapt without a search, for each family."""
     queries = _parameters(corpus.queries)
     statement = "SELECT vector_dims(drift.adapt(%b, '{}', 'legacy'))"
-    return {alone(family): _action(conn, statement.format(family), queries) for family in families}
+    return {alone(family): prepared(conn, statement.format(family), queries) for family in families}
 
 
 def alone(family: str) -> str:
@@ -113,7 +113,7 @@ def first_searches(conn: Connection, corpus: Corpus, repeats: int) -> dict[str, 
         for what, statement in statements.items():
             with psycopg.connect(conn.info.dsn, autocommit=True) as fresh:
                 register_vector(fresh)
-                action = _action(fresh, statement, _parameters(corpus.queries[:1]))
+                action = prepared(fresh, statement, _parameters(corpus.queries[:1]))
                 seconds[what].append(once(action))
     return {what: Timing.of(values) for what, values in seconds.items()}
 
@@ -122,7 +122,8 @@ def _parameters(vectors: Float32) -> list[tuple[Vector]]:
     return [(Vector(vector),) for vector in vectors]
 
 
-def _action(conn: Connection, statement: str, parameters: list[tuple[Vector]]) -> Action:
+def prepared(conn: Connection, statement: str, parameters: list[tuple[Vector]]) -> Action:
+    """Run a statement by the number of its parameters: prepared, and binary both ways."""
     cursor, query = conn.cursor(binary=True), statement.encode()
 
     def action(number: int) -> list[Any]:
