@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ import drift_pg
 from benchmarks import companions, report, searches, vectors
 from benchmarks.quality import data
 from benchmarks.quality.data import Upgrade
+from benchmarks.quality.measure import reranked
 from benchmarks.searches import Connection
 from benchmarks.vectors import Float32
 from drift_pg.evaluation.calibration import calibrate
@@ -38,6 +39,7 @@ K, DEPTH, EF_SEARCH, PAIRS, SEED = 10, 200, 100, 5000, 0
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.9, 1.0)
 HOURS = 24
 FILLED = (0, 100, 1000, 5000)
+RETENTION = "of a full re-embedding's Recall@10/MRR@10, overlap"
 
 _RAW = b"SELECT id FROM docs_new ORDER BY embedding <=> %b LIMIT 10"
 _BRIDGE = (
@@ -141,15 +143,11 @@ def curve(upgrade: Upgrade, family: str) -> dict[str, Any]:
         found = [
             stage for title, rows in orders(conn, upgrade).items() for stage in stages(conn, upgrade, rows, full, title)
         ]
-    known = Kept.of(_reranked(upgrade, candidates), full, upgrade.labels)
+    scores = np.einsum("qnd,qd->qn", upgrade.documents_new[candidates], upgrade.queries_new)
+    best = reranked(candidates, np.where(candidates < 0, -np.inf, scores), DEPTH)[:, :K]
+    known = Kept.of(best, full, upgrade.labels)
     bridge = Kept.of(candidates, full, upgrade.labels)
     return {"bridge": asdict(bridge), "rerank_known": asdict(known), "stages": found}
-
-
-def _reranked(upgrade: Upgrade, candidates: Indices) -> Indices:
-    scores = np.einsum("qnd,qd->qn", upgrade.documents_new[candidates], upgrade.queries_new)
-    scores[candidates < 0] = -np.inf
-    return np.take_along_axis(candidates, np.argsort(-scores, axis=1, kind="stable")[:, :K], 1)
 
 
 @dataclass(frozen=True)
@@ -172,6 +170,11 @@ class Hour:
     median_ms: float
     p95_ms: float
     added_ms: float
+
+    def line(self) -> list[str]:
+        """For the table."""
+        times = (f"{value:.1f}" for value in (self.median_ms, self.p95_ms, self.added_ms))
+        return [str(self.hour), f"{self.embedded:.1%}", f"{self.texts:,}", str(self.kept), *times]
 
 
 class Embedder:
@@ -261,6 +264,15 @@ def main() -> None:
     """Measure searches while a table is re-embedded, on real embeddings (DRIFT_PG_QUALITY_DATA) through SQL."""
 
 
+def _show(title: str, headings: Iterable[str], lines: Iterable[Iterable[str]]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, title=title)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line in lines:
+        table.add_row(*line)
+    Console(width=report.WIDTH).print(table)
+
+
 def _family(command: Any) -> Any:
     return click.option("--family", default="auto", show_default=True, help="Of the adapter.")(command)
 
@@ -279,13 +291,12 @@ def curve_command(family: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"upgrade": upgrade.title, **found}, indent=2))
         return
-    table = Table(box=box.SIMPLE_HEAD, title=f"{upgrade.title}: of a full re-embedding's Recall@10/MRR@10, overlap")
-    for heading in ("rows re-embedded", *dict.fromkeys(stage["order"] for stage in found["stages"])):
-        table.add_column(heading, no_wrap=True)
-    for share in SHARES:
-        cells = [stage["shown"] for stage in found["stages"] if stage["share"] == share]
-        table.add_row(f"{share:.0%}", *cells)
-    Console(width=report.WIDTH).print(table)
+    orders_shown = dict.fromkeys(stage["order"] for stage in found["stages"])
+    _show(
+        f"{upgrade.title}: {RETENTION}",
+        ("rows re-embedded", *orders_shown),
+        ((f"{share:.0%}", *(s["shown"] for s in found["stages"] if s["share"] == share)) for share in SHARES),
+    )
     print(f"bridge {Kept(**found['bridge'])}; rerank {DEPTH}, all candidates known {Kept(**found['rerank_known'])}")
 
 
@@ -306,13 +317,11 @@ def day_command(queries: int, at_most: int, rate: float, family: str, as_json: b
     if as_json:
         print(json.dumps({"upgrade": upgrade.title, "rate": rate, "hours": [asdict(hour) for hour in hours]}, indent=2))
         return
-    table = Table(box=box.SIMPLE_HEAD, title=f"{upgrade.title}: {queries:,} queries, at most {at_most} texts a search")
-    for heading in ("hour", "embedded", "texts", "Recall/MRR, overlap", "median ms", "p95 ms", "added ms"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for hour in hours:
-        times = (f"{value:.1f}" for value in (hour.median_ms, hour.p95_ms, hour.added_ms))
-        table.add_row(str(hour.hour), f"{hour.embedded:.1%}", f"{hour.texts:,}", str(hour.kept), *times)
-    Console(width=report.WIDTH).print(table)
+    _show(
+        f"{upgrade.title}: {queries:,} queries, at most {at_most} texts a search",
+        ("hour", "embedded", "texts", "Recall/MRR, overlap", "median ms", "p95 ms", "added ms"),
+        (hour.line() for hour in hours),
+    )
     rows = len(upgrade.documents_new)
     print(f"Embedding all {rows:,} rows first takes {rows / rate:.0f} s at {rate:g} texts/s, before the first query.")
 
@@ -327,13 +336,14 @@ def filled_command(family: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"upgrade": upgrade.title, "found": found}, indent=2))
         return
-    table = Table(box=box.SIMPLE_HEAD, title=f"{upgrade.title}: of a full re-embedding's Recall@10/MRR@10, overlap")
-    for heading in ("rows", "their legacy vectors", "bridge", f"rerank {DEPTH}"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in found:
-        shown = (str(Kept(**row[search])) for search in ("bridge", "rerank"))
-        table.add_row(f"{row['rows']:,}", row["legacy vectors"], *shown)
-    Console(width=report.WIDTH).print(table)
+    _show(
+        f"{upgrade.title}: {RETENTION}",
+        ("rows", "their legacy vectors", "bridge", f"rerank {DEPTH}"),
+        (
+            (f"{row['rows']:,}", row["legacy vectors"], *(str(Kept(**row[search])) for search in ("bridge", "rerank")))
+            for row in found
+        ),
+    )
 
 
 if __name__ == "__main__":

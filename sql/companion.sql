@@ -37,6 +37,38 @@ $$;
 COMMENT ON FUNCTION drift.companion_table(integer) IS 'The name of a companion table.';
 
 
+CREATE OR REPLACE FUNCTION drift.absent_columns(relation regclass, columns name[])
+RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT string_agg(quote_ident(c), ', ' ORDER BY i) FROM unnest(columns) WITH ORDINALITY AS c (c, i)
+            WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attname = c AND a.attnum > 0 AND NOT a.attisdropped));
+END
+$$;
+COMMENT ON FUNCTION drift.absent_columns(regclass, name[]) IS 'Which of these columns a table does not have, quoted; NULL if it has all.';
+
+
+CREATE OR REPLACE FUNCTION drift.require_privileges(made text, contents text, privileges text[])
+RETURNS void
+LANGUAGE plpgsql STABLE STRICT
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+DECLARE
+    lacking text := (SELECT string_agg(p, ', ') FROM unnest(privileges) AS p WHERE NOT has_table_privilege(made, p));
+BEGIN
+    IF lacking IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('role %I lacks %s on %s, which holds %s', current_user, lacking, made, contents),
+            HINT = format('GRANT %s ON %s TO %I;', lacking, made, current_user);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION drift.require_privileges(text, text, text[]) IS 'Raises, with the GRANT that helps, if the caller lacks a privilege on a table of schema drift.';
+
+
 CREATE OR REPLACE FUNCTION drift.require_companion(companion drift.companion, privileges text[])
 RETURNS void
 LANGUAGE plpgsql STABLE STRICT
@@ -44,11 +76,8 @@ SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
     made text := drift.companion_table(companion.id);
-    lacking text;
-    gone text;
+    gone text := drift.absent_columns(companion.relation, companion.key_columns || companion.text_columns);
 BEGIN
-    SELECT string_agg(quote_ident(c), ', ') INTO gone FROM unnest(companion.key_columns || companion.text_columns) AS c
-    WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = companion.relation AND a.attname = c AND NOT a.attisdropped);
     IF gone IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'VD014',
@@ -56,13 +85,7 @@ BEGIN
             HINT = format('If it was renamed, say so: UPDATE drift.companion SET key_columns = %L, text_columns = %L WHERE id = %s; with the new name in its place.',
                           companion.key_columns, companion.text_columns, companion.id);
     END IF;
-    SELECT string_agg(p, ', ') INTO lacking FROM unnest(privileges) AS p WHERE NOT has_table_privilege(made, p);
-    IF lacking IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('role %I lacks %s on %s, which holds vectors of a new model', current_user, lacking, made),
-            HINT = format('GRANT %s ON %s TO %I;', lacking, made, current_user);
-    END IF;
+    PERFORM drift.require_privileges(made, 'vectors of a new model', privileges);
 END
 $$;
 COMMENT ON FUNCTION drift.require_companion(drift.companion, text[]) IS
@@ -122,7 +145,7 @@ SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
     held text;
-    missing text;
+    missing text := drift.absent_columns(relation, text_columns);
 BEGIN
     SELECT c.model INTO held FROM drift.embedding_column c
     WHERE c.relation = check_companion.relation AND c.column_name = check_companion.embedding_column;
@@ -135,8 +158,6 @@ BEGIN
             HINT = 'Name the model that queries come from.';
     END IF;
     PERFORM drift.model_dimensions(model);
-    SELECT string_agg(quote_ident(c), ', ') INTO missing FROM unnest(text_columns) AS c
-    WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attname = c AND a.attnum > 0 AND NOT a.attisdropped);
     IF missing IS NOT NULL OR cardinality(text_columns) = 0 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'VD014',

@@ -105,9 +105,7 @@ BEGIN
         made, drift.key_list(this, 'key%2$s', ', '), drift.key_list(this, 't.%1$I', ', '), this.column_name,
         drift.fingerprint_sql(this, 't'), drift.has_text_sql(drift.content_sql(this)));
     -- A block is a subtransaction, of which a bulk load should not make one per row; a row just inserted has none to wait for.
-    IF TG_OP = 'INSERT' AND NOT row_security_active(made) AND NOT EXISTS (
-        SELECT FROM unnest(this.key_columns || this.text_columns) AS c WHERE NOT EXISTS (
-            SELECT FROM pg_attribute a WHERE a.attrelid = this.relation AND a.attname = c)) THEN
+    IF TG_OP = 'INSERT' AND NOT row_security_active(made) AND drift.absent_columns(this.relation, this.key_columns || this.text_columns) IS NULL THEN
         EXECUTE command USING NEW, NEW;
         RETURN NULL;
     END IF;

@@ -205,7 +205,7 @@ SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
     made text := format('drift.follow_%s', number);
-    vectors text := (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector');
+    vectors text := drift.vector_schema();
     given text := jsonb_build_object('column', held.column_name, 'source', source_column, 'model', model);
 BEGIN
     -- A function of its own for each column: NEW's field by a name in a variable would be dynamic SQL for each row.

@@ -89,7 +89,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
 DECLARE
-    wrong text;
+    absent text;
 BEGIN
     IF matching IS NULL THEN
         RETURN 'true';
@@ -98,10 +98,9 @@ BEGIN
             MESSAGE = format('matching is %s, expected an object of column names and values', left(matching::text, 200)),
             HINT = 'matching => ''{"language": "en", "status": ["new", "old"], "deleted_at": null}''';
     END IF;
-    SELECT quote_ident(m.key) INTO wrong FROM jsonb_each(matching) m
-    WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attname = m.key AND a.attnum > 0 AND NOT a.attisdropped);
-    IF wrong IS NOT NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'VD014', MESSAGE = format('%s has no column %s to match', relation, wrong);
+    absent := drift.absent_columns(relation, ARRAY(SELECT jsonb_object_keys(matching))::name[]);
+    IF absent IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'VD014', MESSAGE = format('%s has no column %s to match', relation, absent);
     END IF;
     RETURN coalesce((
         SELECT string_agg(CASE jsonb_typeof(m.value)

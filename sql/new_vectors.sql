@@ -190,7 +190,7 @@ DECLARE
     this drift.companion := drift.companion_of(relation, embedding_column);
     held drift.embedding_column := drift.searched_column(relation, embedding_column);
     dimensions integer := drift.model_dimensions(this.model);
-    vectors text := (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector');
+    vectors text := drift.vector_schema();
     key text := CASE WHEN dimensions > 2000 THEN format('(embedding::%s.halfvec(%s))', vectors, dimensions) ELSE 'embedding' END;
 BEGIN
     SELECT m.amname, k.reloptions INTO method, options
@@ -207,3 +207,15 @@ END
 $$;
 COMMENT ON FUNCTION drift.companion_index(regclass, name) IS
     'The index that a companion should have: the method and parameters of the column''s own, for the vectors of the new model. drift-pg companion index builds it.';
+
+
+CREATE OR REPLACE FUNCTION drift.vector_schema()
+RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, drift, :"pgvector", pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector');
+END
+$$;
+COMMENT ON FUNCTION drift.vector_schema() IS 'The schema that pgvector is in, quoted: for statements that outlive this package''s search_path.';

@@ -5,16 +5,9 @@ RETURNS void
 LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, drift, :"pgvector", pg_temp
 AS $$
-DECLARE
-    lacking text;
 BEGIN
-    SELECT string_agg(p, ', ') INTO lacking FROM unnest(privileges) AS p WHERE NOT has_table_privilege('drift.query_log', p);
-    IF lacking IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('role %I lacks %s on drift.query_log, which holds logged queries', current_user, lacking),
-            HINT = format('GRANT %s ON drift.query_log TO %I;', lacking, current_user);
-    ELSIF NOT (has_table_privilege('drift.model', 'SELECT') AND has_table_privilege('drift.embedding_column', 'SELECT')) THEN
+    PERFORM drift.require_privileges('drift.query_log', 'logged queries', privileges);
+    IF NOT (has_table_privilege('drift.model', 'SELECT') AND has_table_privilege('drift.embedding_column', 'SELECT')) THEN
         PERFORM drift.refuse_privilege();
     END IF;
 END

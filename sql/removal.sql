@@ -44,8 +44,7 @@ BEGIN
     made := drift.companion_table(TG_ARGV[0]::integer);
     IF has_table_privilege('drift.companion', 'SELECT') AND has_table_privilege(made, 'SELECT') AND has_table_privilege(made, 'DELETE') THEN
         SELECT drift.key_list(c, CASE TG_LEVEL WHEN 'ROW' THEN '($1).%1$I = c.key%2$s' ELSE 't.%1$I = c.key%2$s' END, ' AND ') INTO condition
-        FROM drift.companion c WHERE c.id = TG_ARGV[0]::integer AND NOT EXISTS (SELECT FROM unnest(c.key_columns) AS k WHERE NOT EXISTS (
-            SELECT FROM pg_attribute a WHERE a.attrelid = TG_RELID AND a.attname = k AND NOT a.attisdropped));
+        FROM drift.companion c WHERE c.id = TG_ARGV[0]::integer AND drift.absent_columns(TG_RELID, c.key_columns) IS NULL;
         IF condition IS NULL THEN
             RAISE WARNING USING
                 MESSAGE = format('vectors of the new model stay behind in %s: a key column of %s was renamed', made, TG_RELID::regclass),

@@ -2,13 +2,15 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import psycopg
 import pytest
+from click.testing import CliRunner, Result
 
+from drift_pg.cli import main
 from tests import servers
 from tests.orm import DRIVERS, Database, World
 
@@ -78,6 +80,21 @@ def loggers() -> Iterator[None]:
     for logger in logging.root.manager.loggerDict.values():
         if isinstance(logger, logging.Logger):
             logger.disabled = False
+
+
+@pytest.fixture
+def cli(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run a command on this test's database, with a cache of its own."""
+    monkeypatch.setenv("DRIFT_PG_DSN", dsn)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str, exits: int = 0, typed: str | None = None) -> Result:
+        result = CliRunner().invoke(main, list(arguments), input=typed)
+        assert result.exit_code == exits, result.output
+        return result
+
+    return run
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import click
 import numpy as np
 import psycopg
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from psycopg.conninfo import make_conninfo
 
 import drift_pg
@@ -18,21 +18,6 @@ from tests.tables import make_docs, rotation
 
 TEXTS = [f"text {i}" for i in range(300)]
 EMBED = "tests.embedders:hashed"
-
-
-@pytest.fixture
-def cli(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Run a command on this test's database, with a cache of its own."""
-    monkeypatch.setenv("DRIFT_PG_DSN", dsn)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str, exits: int = 0) -> Result:
-        result = CliRunner().invoke(main, list(arguments))
-        assert result.exit_code == exits, result.output
-        return result
-
-    return run
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
 """drift-pg companion create, index, status, drop, and nearest --rerank."""
 
 import json
-from pathlib import Path
 
 import psycopg
 import pytest
-from click.testing import CliRunner, Result
 
 import drift_pg
-from drift_pg.cli import main
 from tests import embedders
 from tests.tables import make_docs, rotation, vector
 
@@ -16,20 +13,6 @@ COLUMN = '"Odd %s"."Weird ""Table"."Vec Col"'
 RELATION = '"Odd %s"."Weird ""Table"'
 EMBED = "tests.embedders:hashed"
 LINE = {"slope": 0.8, "intercept": 0.1, "residual": 0.1, "margin": 0.05}
-
-
-@pytest.fixture
-def cli(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Run a command on this test's database."""
-    monkeypatch.setenv("DRIFT_PG_DSN", dsn)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str, exits: int = 0, typed: str | None = None) -> Result:
-        result = CliRunner().invoke(main, list(arguments), input=typed)
-        assert result.exit_code == exits, result.output
-        return result
-
-    return run
 
 
 @pytest.fixture

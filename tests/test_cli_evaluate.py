@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import psycopg
 import pytest
-from click.testing import CliRunner, Result
 
 import drift_pg
 from drift_pg import Pairs
-from drift_pg.cli import main
 from tests import embedders
 from tests.tables import linear, make_docs, rotation
 
@@ -54,20 +52,6 @@ class Evaluated:
 def files(conn: psycopg.Connection, rng: np.random.Generator, tmp_path: Path) -> Evaluated:
     yield Evaluated(conn, rng, tmp_path)
     del embedders.hashed_legacy
-
-
-@pytest.fixture
-def cli(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Run a command on this test's database, with a cache of its own."""
-    monkeypatch.setenv("DRIFT_PG_DSN", dsn)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-    def run(*arguments: str, exits: int = 0) -> Result:
-        result = CliRunner().invoke(main, list(arguments))
-        assert result.exit_code == exits, result.output
-        return result
-
-    return run
 
 
 def test_everything_at_once(cli, files: Evaluated, conn: psycopg.Connection) -> None:

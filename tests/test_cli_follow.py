@@ -5,29 +5,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from click.testing import CliRunner, Result
 
 import drift_pg
-from drift_pg.cli import main
 from tests.servers import PGVECTOR_SCHEMA
 from tests.tables import linear, make_docs, rotation, vector
 
 COLUMN = '"Odd %s"."Weird ""Table"."Vec Col"'
 RELATION = '"Odd %s"."Weird ""Table"'
-
-
-@pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch):
-    """Run a command on this test's database."""
-    monkeypatch.setenv("DRIFT_PG_DSN", dsn)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str, exits: int = 0) -> Result:
-        result = CliRunner().invoke(main, list(arguments))
-        assert result.exit_code == exits, result.output
-        return result
-
-    return run
 
 
 @pytest.fixture

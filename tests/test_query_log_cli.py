@@ -6,31 +6,15 @@ from pathlib import Path
 import numpy as np
 import psycopg
 import pytest
-from click.testing import CliRunner, Result
 
 import drift_pg
 from drift_pg import Pairs
-from drift_pg.cli import main
 from tests import embedders
 from tests.tables import linear, make_docs, rotation
 
 COLUMN = '"Odd %s"."Weird ""Table"."Vec Col"'
 RELATION = '"Odd %s"."Weird ""Table"'
 WHERE = (RELATION, "Vec Col")
-
-
-@pytest.fixture
-def cli(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Run a command on this test's database."""
-    monkeypatch.setenv("DRIFT_PG_DSN", dsn)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str, exits: int = 0) -> Result:
-        result = CliRunner().invoke(main, list(arguments))
-        assert result.exit_code == exits, result.output
-        return result
-
-    return run
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ class Bench:
         up = self.upgrade
         found = nearest(directions(queries), up.documents_legacy, max(DEPTHS))
         exact = np.einsum("qd,qnd->qn", up.queries_new, up.documents_new[found])
-        ranks = {"bridge": self._ranks(found)} | {str(n): self._ranks(_reranked(found, exact, n)) for n in DEPTHS}
+        ranks = {"bridge": self._ranks(found)} | {str(n): self._ranks(reranked(found, exact, n)) for n in DEPTHS}
         same = found[:, :K, None] == self.full[:, None, :]
         overlap = same.any(axis=2).sum(axis=1)
         return {"ranks": {name: packed(each) for name, each in ranks.items()}, "overlap": packed(overlap)}
@@ -99,7 +99,7 @@ class Bench:
         }
 
 
-def _reranked(found: Indices, exact: Float32, depth: int) -> Indices:
+def reranked(found: Indices, exact: Float32, depth: int) -> Indices:
     """The first `depth` in the order of the new model's own scores."""
     order = np.argsort(-exact[:, :depth], axis=1, kind="stable")
     return np.asarray(np.take_along_axis(found[:, :depth], order, axis=1))

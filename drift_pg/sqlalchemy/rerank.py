@@ -40,10 +40,6 @@ class RowType(ColumnElement[Any]):
         self.column = column
         self.query_model = query_model
 
-    @property
-    def _from_objects(self) -> list[FromClause]:
-        return []
-
 
 @compiles(RowType)
 def _compile(element: RowType, compiler: SQLCompiler, **_options: Any) -> str:
@@ -100,14 +96,16 @@ def reranked(column: Any, query: object, k: int, rerank: int, matching: Mapping[
     source: Any = column.table if parent is None else inspect(parent.entity).selectable
     element: Any = as_element(column)
     place = RowType(element, model)
-    table = Searched.by(place).table
-    keys = list(table.primary_key) if hasattr(table, "primary_key") else []
+    searched = Searched.by(place)
+    keys = list(getattr(searched.table, "primary_key", ()))
     if not keys:
-        raise InvalidDefinition(f"table {table} is declared without a primary key, by which a companion finds its rows")
+        raise InvalidDefinition(
+            f"table {searched.table} is declared without a primary key, by which a companion finds its rows"
+        )
     if not isinstance(as_element(query), RawQuery):
         vector = NotedQuery(vector, place)
     found = func.drift.nearest(
-        place, literal(Searched.by(place).column, String), vector, literal(model, String), literal(k, Integer),
+        place, literal(searched.column, String), vector, literal(model, String), literal(k, Integer),
         literal(rerank, Integer), literal(dict(matching) if matching is not None else None, JSONB(none_as_null=True)),
     ).table_valued(*(named(key.name, key.type) for key in keys), with_ordinality="ordinality", name="found")  # fmt: skip
     same_row = and_(*(source.corresponding_column(key) == found.c[key.name] for key in keys))
